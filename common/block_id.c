@@ -1,0 +1,44 @@
+#include "common/block_id.h"
+
+#include "common/check.h"
+
+void block_id_root(const uint8_t namespace_digest[DIGEST_BYTES], struct block_id *ret) {
+    static const char label[] = "incipit/1";
+    uint8_t msg[sizeof(label) - 1 + DIGEST_BYTES];
+    memcpy(msg, label, sizeof(label) - 1);
+    memcpy(msg + sizeof(label) - 1, namespace_digest, DIGEST_BYTES);
+    digest_sha256(msg, sizeof(msg), ret->b);
+}
+
+static void update_tokens(struct digest *d, const int32_t *tok, size_t n) {
+    uint8_t bytes[4 * 64];
+    while (n) {
+        size_t m = MIN(n, (size_t)64);
+        for (size_t i = 0; i < m; i++) {
+            uint32_t t = (uint32_t)tok[i];
+            for (unsigned b = 0; b < 4; b++)
+                bytes[4 * i + b] = (uint8_t)(t >> (8 * b));
+        }
+        digest_update(d, bytes, 4 * m);
+        tok += m;
+        n -= m;
+    }
+}
+
+void block_chain(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
+                 size_t n_tok, struct block_id *ret) {
+    static const uint8_t zero_salt[BLOCK_SALT_BYTES];
+    CHECK(cfg->block_tok > 0);
+    struct block_id parent;
+    block_id_root(cfg->namespace_digest, &parent);
+    size_t n_blocks = n_tok / cfg->block_tok;
+    for (size_t i = 0; i < n_blocks; i++) {
+        bool is_public = !cfg->salt || i < cfg->n_public_blocks;
+        digest_begin(d);
+        digest_update(d, parent.b, BLOCK_ID_BYTES);
+        digest_update(d, is_public ? zero_salt : cfg->salt, BLOCK_SALT_BYTES);
+        update_tokens(d, tok + i * cfg->block_tok, cfg->block_tok);
+        digest_end(d, ret[i].b);
+        parent = ret[i];
+    }
+}

@@ -1,0 +1,100 @@
+#include "common/checksum.h"
+
+#include <xxhash.h>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+#include "common/check.h"
+
+uint64_t checksum_xxh3(const void *p, size_t n) {
+    return XXH3_64bits(p, n);
+}
+
+struct checksum_stream *checksum_stream_new(void) {
+    XXH3_state_t *s = XXH3_createState();
+    if (s)
+        XXH3_64bits_reset(s);
+    return (struct checksum_stream *)s;
+}
+void checksum_stream_free(struct checksum_stream *s) {
+    XXH3_freeState((XXH3_state_t *)s);
+}
+void checksum_stream_reset(struct checksum_stream *s) {
+    XXH3_64bits_reset((XXH3_state_t *)s);
+}
+void checksum_stream_update(struct checksum_stream *s, const void *p, size_t n) {
+    XXH3_64bits_update((XXH3_state_t *)s, p, n);
+}
+uint64_t checksum_stream_digest(const struct checksum_stream *s) {
+    return XXH3_64bits_digest((const XXH3_state_t *)s);
+}
+
+uint64_t checksum_of_list(const uint64_t *ranges, size_t n) {
+    /* Through bytes, so that a big-endian host would compute the same. */
+    uint8_t bytes[8 * 64];
+    XXH3_state_t *s = NULL;
+    if (n <= 64) {
+        for (size_t i = 0; i < n; i++)
+            for (unsigned b = 0; b < 8; b++)
+                bytes[8 * i + b] = (uint8_t)(ranges[i] >> (8 * b));
+        return XXH3_64bits(bytes, 8 * n);
+    }
+    s = XXH3_createState();
+    CHECK(s);
+    XXH3_64bits_reset(s);
+    for (size_t at = 0; at < n; at += 64) {
+        size_t m = MIN(n - at, (size_t)64);
+        for (size_t i = 0; i < m; i++)
+            for (unsigned b = 0; b < 8; b++)
+                bytes[8 * i + b] = (uint8_t)(ranges[at + i] >> (8 * b));
+        XXH3_64bits_update(s, bytes, 8 * m);
+    }
+    uint64_t sum = XXH3_64bits_digest(s);
+    XXH3_freeState(s);
+    return sum;
+}
+
+uint64_t checksum_block(const void *payload, size_t range_bytes, size_t n_ranges,
+                        uint64_t *ranges) {
+    const uint8_t *p = payload;
+    for (size_t i = 0; i < n_ranges; i++)
+        ranges[i] = XXH3_64bits(p + i * range_bytes, range_bytes);
+    return checksum_of_list(ranges, n_ranges);
+}
+
+/* Bitwise table for CPUs without the instruction; polynomial 0x1EDC6F41 reflected (RFC 3720, B.4). */
+static uint32_t crc32c_soft(uint32_t crc, const uint8_t *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        crc ^= p[i];
+        for (int k = 0; k < 8; k++)
+            crc = (crc >> 1) ^ (0x82f63b78u & (0u - (crc & 1u)));
+    }
+    return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t crc32c_hw(uint32_t crc, const uint8_t *p,
+                                                            size_t n) {
+    uint64_t c = crc;
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        c = _mm_crc32_u64(c, v);
+    }
+    uint32_t c32 = (uint32_t)c;
+    for (; n; p++, n--)
+        c32 = _mm_crc32_u8(c32, *p);
+    return c32;
+}
+#endif
+
+uint32_t checksum_crc32c(uint32_t crc, const void *p, size_t n) {
+    crc = ~crc;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2"))
+        return ~crc32c_hw(crc, p, n);
+#endif
+    return ~crc32c_soft(crc, p, n);
+}
