@@ -1,0 +1,108 @@
+/* gguf.h - GGUF LOADER: the model file's metadata and tensor directory, by mmap, distrusted throughout.
+ *
+ * Versions 2 and 3, little-endian. Everything the file says is checked once in gguf_open(): after it
+ * returned 0 each string, array and tensor lies inside the file and every product of sizes is exact.
+ * Split files, version 1 and big-endian files are refused with a message that says so.
+ *
+ * Thread:  read-only after opening, so any thread.
+ * Memory:  strings and tensor data point into the mapping and live as long as the struct gguf.
+ * Units:   sizes are bytes, dimensions are elements; ne[0] is the fastest dimension. */
+#pragma once
+
+#include "common/compiler.h"
+#include "common/err.h"
+
+/* Metadata value types as the file numbers them. */
+enum gguf_type {
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
+    GGUF_F64 = 12,
+};
+
+/* Bytes of the file, not NUL-terminated, perhaps not UTF-8. */
+struct gguf_str {
+    const char *p;
+    size_t len;
+};
+
+struct gguf_kv {
+    struct gguf_str key;
+    enum gguf_type type;  /* of the value; of the elements when is_array */
+    bool is_array;
+    uint64_t count;       /* elements; 1 for a scalar */
+    const uint8_t *data;  /* first element, unaligned */
+    size_t bytes;         /* of all elements */
+};
+
+#define GGUF_MAX_DIMS 4
+
+struct gguf_tensor {
+    struct gguf_str name;
+    uint32_t n_dims;            /* 0 to 4 */
+    uint64_t ne[GGUF_MAX_DIMS]; /* 1 beyond n_dims */
+    uint32_t type;              /* GGUF's number: kernels/quant.h has the table */
+    uint64_t n_elem;
+    const uint8_t *data; /* aligned to general.alignment within the file */
+    size_t bytes;
+};
+
+struct gguf; /* opaque */
+
+/* Maps path read-only. ERR_INVALID or ERR_CORRUPT: not a GGUF file that we take, eb says why. */
+int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb);
+/* The same over bytes that the caller keeps alive and unchanged until gguf_free(). */
+int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb);
+void gguf_free(struct gguf *g); /* NULL is a no-op */
+static inline void gguf_freep(struct gguf **g) {
+    gguf_free(*g);
+    *g = NULL;
+}
+
+/* The whole file, for the digest. */
+const void *gguf_bytes(const struct gguf *g, size_t *ret_len);
+uint32_t gguf_version(const struct gguf *g);
+size_t gguf_n_kv(const struct gguf *g);
+size_t gguf_n_tensors(const struct gguf *g);
+const struct gguf_kv *gguf_kv_at(const struct gguf *g, size_t i);
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
+/* NULL when absent. */
+const struct gguf_kv *gguf_find(const struct gguf *g, const char *key);
+const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
+
+/* Typed reads of scalars. 1: there, *ret set. 0: absent, *ret untouched. ERR_INVALID: of another type or
+ * out of range, eb names the key. Any integer type is taken for u32/u64 when its value fits. */
+int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *ret, struct errbuf *eb);
+int gguf_get_u64(const struct gguf *g, const char *key, uint64_t *ret, struct errbuf *eb);
+int gguf_get_f32(const struct gguf *g, const char *key, float *ret, struct errbuf *eb);
+int gguf_get_bool(const struct gguf *g, const char *key, bool *ret, struct errbuf *eb);
+int gguf_get_str(const struct gguf *g, const char *key, struct gguf_str *ret, struct errbuf *eb);
+/* An array of the element type asked for; *ret borrowed. */
+int gguf_get_array(const struct gguf *g, const char *key, enum gguf_type elem,
+                   const struct gguf_kv **ret, struct errbuf *eb);
+
+/* Element i of a scalar or array; i < count and a fitting type are the caller's duty (CHECKed). */
+uint64_t gguf_elem_u64(const struct gguf_kv *kv, uint64_t i); /* integers and bool; negative: wraps */
+int64_t gguf_elem_i64(const struct gguf_kv *kv, uint64_t i);
+float gguf_elem_f32(const struct gguf_kv *kv, uint64_t i); /* F32 or F64 */
+
+/* Strings have no fixed size: walk them in order. Set it to {kv->data} first; i counts for you. */
+struct gguf_str_iter {
+    const struct gguf_kv *kv;
+    uint64_t i;
+    size_t off;
+};
+bool gguf_str_next(struct gguf_str_iter *it, struct gguf_str *ret); /* false at the end */
+
+static inline bool gguf_str_is(struct gguf_str s, const char *text) {
+    return s.len == strlen(text) && memcmp(s.p, text, s.len) == 0;
+}

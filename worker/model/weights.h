@@ -1,0 +1,104 @@
+/* weights.h - a loaded model: hyper-parameters, bound and repacked weights, digest.
+ *
+ * model_load() maps the file, validates every key, shape and type that the architecture reads, repacks
+ * the matrices into the kernels' form and computes (or remembers) the file's SHA-256. What it does not
+ * implement it refuses by name. After that nothing checks again.
+ *
+ * Thread:  read-only after loading, so any thread; model_file_changed() too.
+ * Memory:  the repacked weights are the model's; embedding rows and vectors are read from the mapping. */
+#pragma once
+
+#include "common/compiler.h"
+#include "common/digest.h"
+#include "common/err.h"
+
+struct gguf;
+struct kern_ops;
+struct packed_mat;
+struct model_arch;
+
+/* Dtype of K and V in pages. q8_0 and q4_0 are refused where options are parsed. */
+enum kv_dtype { KV_F16 = 0, KV_F32 = 1 };
+const char *kv_dtype_name(enum kv_dtype t);                 /* "f16", "f32" */
+int kv_dtype_parse(const char *name, enum kv_dtype *ret);   /* 0 or ERR_UNSUPPORTED */
+static inline size_t kv_dtype_bytes(enum kv_dtype t) {
+    return t == KV_F32 ? 4 : 2;
+}
+
+struct model_hparams {
+    char arch[32];   /* general.architecture */
+    char name[128];  /* general.name, "" when absent; not NUL in between, cut to fit */
+    uint32_t n_vocab, n_ctx; /* n_ctx: trained context length */
+    uint32_t n_layer, n_embd, n_ff;
+    uint32_t n_head, n_head_kv, d_head; /* n_head is a multiple of n_head_kv */
+    uint32_t n_rot;                     /* = d_head */
+    float rms_eps;
+    float rope_base;
+    float rope_scale; /* angle multiplier: 1 / linear scaling factor */
+    bool rope_neox;   /* pairs (i, i + n_rot/2); else adjacent pairs */
+    float attn_scale; /* 1/sqrt(d_head) unless the file says otherwise */
+    bool tied;        /* the head is token_embd */
+};
+
+/* One transformer layer. Matrices map n_in features to n_out: y[r, o] = sum_i w[o, i] x[r, i]. */
+struct model_layer {
+    const float *attn_norm, *ffn_norm;         /* [n_embd] */
+    struct packed_mat *wq;                     /* n_embd -> n_head * d_head */
+    struct packed_mat *wk, *wv;                /* n_embd -> n_head_kv * d_head */
+    struct packed_mat *wo;                     /* n_head * d_head -> n_embd */
+    struct packed_mat *w_gate, *w_up, *w_down; /* n_embd -> n_ff, n_embd -> n_ff, n_ff -> n_embd */
+};
+
+struct model {
+    struct model_hparams hp;
+    const struct model_arch *arch;
+    struct gguf *gguf; /* owned; keeps the mapping that vectors and embedding rows point into */
+    char *path;
+    const struct kern_ops *ops;
+
+    uint32_t embd_type;         /* GGUF type of token_embd */
+    const uint8_t *embd;        /* [n_vocab] rows as in the file */
+    size_t embd_row_bytes;
+    const float *output_norm;   /* [n_embd] */
+    struct packed_mat *output;  /* n_embd -> n_vocab; packed from token_embd when tied */
+    const float *rope_factors;  /* [n_rot/2] divisors or NULL */
+    struct model_layer *layers; /* [n_layer] */
+
+    uint8_t digest[DIGEST_BYTES];  /* SHA-256 of the whole file */
+    struct model_file_id {
+        uint64_t dev, ino, size, mtime_ns, ctime_ns;
+    } file;
+    size_t packed_bytes; /* memory of the repacked matrices */
+};
+
+struct model_load_cfg {
+    const char *path;
+    const struct kern_ops *ops;
+    /* Folder of the digest cache; NULL: $XDG_CACHE_HOME/incipit or ~/.cache/incipit; "": no cache. */
+    const char *digest_cache_dir;
+};
+
+/* eb names the key or tensor on ERR_UNSUPPORTED, ERR_INVALID and ERR_CORRUPT. */
+int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb);
+void model_free(struct model *m); /* NULL is a no-op */
+
+/* True when the file at the path is no longer the one that was loaded (replaced, touched, gone): before
+ * each put batch the worker asks, and goes unready when true. One stat() call. */
+bool model_file_changed(const struct model *m);
+
+/* What reaches K or V, ready for the namespace descriptor: effective values, integers in decimal, floats
+ * as 8 hex digits of their IEEE bits. Includes the weights digest. Returns the number of items. */
+struct model_param {
+    char key[40];
+    char value[72];
+};
+#define MODEL_MAX_PARAMS 32
+size_t model_params(const struct model *m, struct model_param ret[MODEL_MAX_PARAMS]);
+
+/* KV page of block_tok positions (design.md 5): [layer]{K [kv_head][d][tok]  V [kv_head][tok][d]}. */
+static inline size_t model_layer_bytes(const struct model *m, uint32_t block_tok, enum kv_dtype t) {
+    return (size_t)2 * m->hp.n_head_kv * m->hp.d_head * block_tok * kv_dtype_bytes(t);
+}
+static inline size_t model_page_bytes(const struct model *m, uint32_t block_tok, enum kv_dtype t) {
+    return m->hp.n_layer * model_layer_bytes(m, block_tok, t);
+}
