@@ -1,0 +1,71 @@
+/* attn_paged.h - causal attention over pages, and writing K and V into them.
+ *
+ * A page holds B consecutive positions of all layers (design: one layout everywhere); one layer of it:
+ *   K [n_kv_head, head_dim, B]   V [n_kv_head, B, head_dim]   f16 or f32, little-endian
+ * K is d-major so that a vector lane is a token. Query head h reads KV head h / (n_head / n_kv_head).
+ * Two passes: all scores of a row and their exact maximum, then the values; a running maximum would
+ * make the bits depend on where the tiles begin. Rows of a page beyond the last position read are
+ * never used, whatever they hold. Any B >= 1 and head_dim give the same bits; vector kernels need
+ * B and head_dim to be multiples of 16.
+ *
+ * Thread: attn_paged() runs on the team; one call at a time per scratch.
+ * Memory: nothing allocates but attn_scratch_new(). */
+#pragma once
+
+#include "common/err.h"
+#include "worker/kernels/kern_threads.h"
+#include "worker/kernels/kernels.h"
+
+enum kv_dtype { KV_F16 = 0, KV_F32 = 1 };
+
+static inline size_t kv_dtype_bytes(enum kv_dtype t) {
+    return t == KV_F16 ? 2 : 4;
+}
+
+/* One layer's view of a page. */
+struct attn_shape {
+    uint32_t n_head, n_kv_head, head_dim; /* n_head a multiple of n_kv_head */
+    uint32_t block_tokens; /* B */
+    enum kv_dtype dtype;
+    float scale; /* of the scores, usually 1 / sqrt(head_dim) */
+    size_t k_off, v_off; /* bytes from the page's start to this layer's K and V */
+};
+
+/* Bytes of K (or V) of one layer in a page; a layer is K then V: v_off = k_off + this. */
+static inline size_t attn_kv_bytes(const struct attn_shape *s) {
+    return (size_t)s->n_kv_head * s->head_dim * s->block_tokens * kv_dtype_bytes(s->dtype);
+}
+
+/* Consecutive new rows of one sequence. */
+struct attn_seq {
+    const float *q; /* [n_rows, n_head, head_dim] after RoPE, not scaled; row stride q_stride floats */
+    float *out; /* [n_rows, n_head, head_dim], row stride out_stride; must not overlap q */
+    size_t q_stride, out_stride;
+    const uint8_t *const *pages; /* pages[p / B] holds position p */
+    uint32_t n_rows, pos0; /* row i sits at position pos0 + i and sees positions 0 .. pos0 + i */
+};
+
+struct attn_scratch; /* opaque */
+/* max_ctx: most positions a sequence may have; max_seqs: most attn_seq of a call. */
+struct attn_scratch_cfg {
+    uint32_t n_head, n_kv_head, head_dim, max_ctx, max_seqs;
+    unsigned n_threads;
+};
+int attn_scratch_new(struct attn_scratch **ret, const struct attn_scratch_cfg *cfg);
+void attn_scratch_free(struct attn_scratch *s); /* NULL is a no-op */
+
+/* K and V of the rows must be in the pages already (attn_store_kv()). */
+void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_scratch *scratch,
+                const struct attn_shape *shape, const struct attn_seq *seqs, size_t n_seqs);
+
+/* Writes rows pos0 .. pos0+n_rows-1 of K (after RoPE) and V, [n_rows, n_kv_head, head_dim] f32 with
+ * row strides in floats, into their pages, rounded to the page's dtype. Rows of different positions
+ * may be stored by different threads. */
+struct attn_kv_rows {
+    const float *k, *v;
+    size_t k_stride, v_stride;
+    uint8_t *const *pages;
+    uint32_t n_rows, pos0;
+};
+void attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
+                   const struct attn_kv_rows *rows);
