@@ -56,6 +56,15 @@ struct gguf_tensor {
     size_t bytes;
 };
 
+/* Every tensor type that the format names, also those without kernels here. */
+struct gguf_tensor_type {
+    uint32_t id;
+    const char *name;      /* "Q4_1" */
+    uint16_t block_items;  /* elements a block */
+    uint16_t block_bytes;
+};
+const struct gguf_tensor_type *gguf_tensor_type(uint32_t id); /* NULL when the format has no such type */
+
 struct gguf; /* opaque */
 
 /* Maps path read-only. ERR_INVALID or ERR_CORRUPT: not a GGUF file that we take, eb says why. */
