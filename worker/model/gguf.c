@@ -298,7 +298,7 @@ static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
     const uint64_t pad = g->alignment - 1;
     for (uint32_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensor[i];
-        uint64_t off;
+        uint64_t off = 0;
         int rv = read_tensor_info(c, t, &off, eb);
         if (rv < 0)
             return rv;
