@@ -14,19 +14,20 @@
 #include "worker/model/weights.h"
 
 struct fwd;
-struct kern_threads;
-enum fwd_numerics { FWD_EXACT = 0, FWD_BLAS = 1 };
+struct kern_ops;
+struct kern_team;
+struct matmul_blas;
 
 struct fwd_cfg {
     uint32_t max_rows;       /* rows of all sequences in one step */
     uint32_t max_seqs;       /* sequences in one step */
     uint32_t max_logit_rows; /* rows with logits in one step; 0: max_rows */
-    uint32_t max_ctx;        /* positions; 0: the model's n_ctx. Sizes the RoPE table */
-    uint32_t block_tok;      /* B: 4..1024, a power of two */
+    uint32_t max_ctx;        /* positions of a sequence; 0: the model's n_ctx */
+    uint32_t block_tok;      /* B: 1..1024 */
     enum kv_dtype kv_dtype;
-    enum fwd_numerics numerics;
     const struct kern_ops *ops;
-    struct kern_threads *team; /* borrowed; outlives the fwd */
+    struct kern_team *team;   /* borrowed; outlives the fwd; NULL: the caller alone */
+    struct matmul_blas *blas; /* borrowed; NULL: exact numerics */
 };
 
 /* One sequence's run of consecutive new rows in this step. */
@@ -34,7 +35,9 @@ struct fwd_seq {
     const int32_t *tok;    /* [n_tok] */
     uint32_t n_tok, pos0;  /* rows sit at positions pos0 .. pos0+n_tok-1 */
     uint8_t *const *pages; /* pages[p / B] holds position p; only pages that get new rows are written */
-    uint32_t n_logits;     /* logits of the last n_logits rows (0: none, n_tok: all) */
+    /* Logits of the last n_logits rows (0: none, n_tok: all). When the outputs of the step's sequences
+     * lie one behind the other in memory, the head's weights are read once for all of them. */
+    uint32_t n_logits;
     float *logits;         /* out [n_logits, n_vocab]; may be NULL when n_logits is 0 */
     float *hidden;         /* out [n_tok, n_embd] after the last layer, before the final norm; or NULL */
     bool decode;           /* row of a generated token: numerics blas computes it by the exact kernels */

@@ -32,6 +32,7 @@ struct gguf {
     uint32_t n_kv, n_tensors;
     uint32_t *kv_by_key, *tensor_by_name; /* indexes in name order */
     size_t data_off;                      /* start of the data section in the file */
+    struct gguf_file_id file;
 };
 
 static const struct gguf_tensor_type tensor_types[] = {
@@ -364,6 +365,20 @@ static void fd_closep(int *fd) {
         (void)close(*fd);
 }
 
+static uint64_t time_ns(const struct timespec *t) {
+    return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec;
+}
+
+static struct gguf_file_id id_from_stat(const struct stat *st) {
+    return (struct gguf_file_id){
+        .dev = (uint64_t)st->st_dev,
+        .ino = (uint64_t)st->st_ino,
+        .size = (uint64_t)st->st_size,
+        .mtime_ns = time_ns(&st->st_mtim),
+        .ctime_ns = time_ns(&st->st_ctim),
+    };
+}
+
 int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb) {
     CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
@@ -386,8 +401,21 @@ int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb) {
         return err_wrap(eb, rv, "'%s'", path);
     }
     g->map = map;
+    g->file = id_from_stat(&st);
     *ret = g;
     return 0;
+}
+
+int gguf_file_id_of(const char *path, struct gguf_file_id *ret) {
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return -errno;
+    *ret = id_from_stat(&st);
+    return 0;
+}
+
+const struct gguf_file_id *gguf_file_id(const struct gguf *g) {
+    return &g->file;
 }
 
 void gguf_free(struct gguf *g) {

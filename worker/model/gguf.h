@@ -65,6 +65,11 @@ struct gguf_tensor_type {
 };
 const struct gguf_tensor_type *gguf_tensor_type(uint32_t id); /* NULL when the format has no such type */
 
+/* Which file it was, to notice that it is another one later. All zero after gguf_parse(). */
+struct gguf_file_id {
+    uint64_t dev, ino, size, mtime_ns, ctime_ns;
+};
+
 struct gguf; /* opaque */
 
 /* Maps path read-only. ERR_INVALID or ERR_CORRUPT: not a GGUF file that we take, eb says why. */
@@ -79,6 +84,9 @@ static inline void gguf_freep(struct gguf **g) {
 
 /* The whole file, for the digest. */
 const void *gguf_bytes(const struct gguf *g, size_t *ret_len);
+const struct gguf_file_id *gguf_file_id(const struct gguf *g);
+/* The same of whatever is at path now; negative errno. */
+int gguf_file_id_of(const char *path, struct gguf_file_id *ret);
 uint32_t gguf_version(const struct gguf *g);
 size_t gguf_n_kv(const struct gguf *g);
 size_t gguf_n_tensors(const struct gguf *g);

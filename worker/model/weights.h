@@ -8,22 +8,18 @@
  * Memory:  the repacked weights are the model's; embedding rows and vectors are read from the mapping. */
 #pragma once
 
-#include "common/compiler.h"
 #include "common/digest.h"
 #include "common/err.h"
+#include "worker/kernels/attn_paged.h"
+#include "worker/model/gguf.h"
 
-struct gguf;
-struct kern_ops;
-struct packed_mat;
 struct model_arch;
+struct packed_mat;
+struct quant_type;
+struct rope;
 
-/* Dtype of K and V in pages. q8_0 and q4_0 are refused where options are parsed. */
-enum kv_dtype { KV_F16 = 0, KV_F32 = 1 };
-const char *kv_dtype_name(enum kv_dtype t);                 /* "f16", "f32" */
-int kv_dtype_parse(const char *name, enum kv_dtype *ret);   /* 0 or ERR_UNSUPPORTED */
-static inline size_t kv_dtype_bytes(enum kv_dtype t) {
-    return t == KV_F32 ? 4 : 2;
-}
+const char *kv_dtype_name(enum kv_dtype t);               /* "f16", "f32" */
+int kv_dtype_parse(const char *name, enum kv_dtype *ret); /* 0 or ERR_UNSUPPORTED */
 
 struct model_hparams {
     char arch[32];   /* general.architecture */
@@ -54,26 +50,23 @@ struct model {
     const struct model_arch *arch;
     struct gguf *gguf; /* owned; keeps the mapping that vectors and embedding rows point into */
     char *path;
-    const struct kern_ops *ops;
 
-    uint32_t embd_type;         /* GGUF type of token_embd */
-    const uint8_t *embd;        /* [n_vocab] rows as in the file */
-    size_t embd_row_bytes;
+    const struct quant_type *embd_type;
+    const uint8_t *embd;        /* [n_vocab, n_embd] as in the file */
     const float *output_norm;   /* [n_embd] */
     struct packed_mat *output;  /* n_embd -> n_vocab; packed from token_embd when tied */
-    const float *rope_factors;  /* [n_rot/2] divisors or NULL */
+    struct rope *rope;
     struct model_layer *layers; /* [n_layer] */
+    float *vectors;             /* all norm weights: aligned copies */
 
-    uint8_t digest[DIGEST_BYTES];  /* SHA-256 of the whole file */
-    struct model_file_id {
-        uint64_t dev, ino, size, mtime_ns, ctime_ns;
-    } file;
-    size_t packed_bytes; /* memory of the repacked matrices */
+    uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the whole file */
+    bool digest_remembered;       /* by the cache, not computed now */
+    size_t packed_bytes;          /* memory of the repacked matrices */
 };
 
 struct model_load_cfg {
     const char *path;
-    const struct kern_ops *ops;
+    bool keep_raw; /* --numerics blas: the matrices' bytes in the file are used after loading */
     /* Folder of the digest cache; NULL: $XDG_CACHE_HOME/incipit or ~/.cache/incipit; "": no cache. */
     const char *digest_cache_dir;
 };
