@@ -71,14 +71,14 @@ class Pool:
     """The processes of one pool. start() raises PoolError and leaves nothing running."""
 
     def __init__(self, build, model, port=8080, workers=2, directory=None, fetch="always", threads=1,
-                 ram="1g", disk="4g", redis=True, worker_args=(), cache_args=(), unix=True):
+                 ram="1g", disk="4g", redis=True, cache=True, unix=True, worker_args=(), cache_args=()):
         self.build = pathlib.Path(build).resolve()
         self.model = pathlib.Path(model).resolve()
         self.port = port
         self.n_workers = workers
         self.dir = pathlib.Path(directory or state_dir())
         self.fetch, self.threads, self.ram, self.disk = fetch, threads, ram, disk
-        self.redis, self.unix = redis, unix
+        self.redis, self.cache, self.unix = redis, cache, unix
         self.worker_args, self.cache_args = list(worker_args), list(cache_args)
         self.procs = {}
         self.cache_port, self.cache_http, self.redis_port = port + 1, port + 2, port + 3
@@ -147,11 +147,12 @@ class Pool:
 
     def start_worker(self, i, wait=True):
         name = f"worker-{i + 1}"
-        cache = f"unix:{self.cache_sock}" if self.unix else f"127.0.0.1:{self.cache_port}"
-        self.spawn(name, [self.program("worker", "incipit-worker"), "--model", str(self.model),
-                          "--name", name, "--listen", f"127.0.0.1:{self.worker_ports[i]}",
-                          "--cache", cache, "--fetch", self.fetch, "--threads", str(self.threads),
-                          "--debug-logits"] + self.worker_args)
+        argv = [self.program("worker", "incipit-worker"), "--model", str(self.model), "--name", name,
+                "--listen", f"127.0.0.1:{self.worker_ports[i]}", "--threads", str(self.threads), "--debug-logits"]
+        if self.cache:
+            argv += ["--cache", f"unix:{self.cache_sock}" if self.unix else f"127.0.0.1:{self.cache_port}",
+                     "--fetch", self.fetch]
+        self.spawn(name, argv + self.worker_args)
         if wait:
             self.wait_worker(i)
 
