@@ -1,0 +1,474 @@
+#include "worker/model/forward.h"
+
+#include "common/check.h"
+#include "worker/kernels/kernels.h"
+#include "worker/kernels/matmul.h"
+#include "worker/kernels/quant.h"
+
+/* Rows a thread takes at a time in the row-wise steps. A step of few rows stays on the caller: waking
+ * the team costs more than the work. */
+#define ROW_GRAIN 8
+
+/* A sequence's rows inside the step's buffers. */
+struct run {
+    const struct fwd_seq *seq;
+    uint32_t row0, n; /* rows [row0, row0 + n) of every buffer */
+    uint32_t pos0;    /* of the first of them */
+};
+
+struct fwd {
+    const struct model *m;
+    struct fwd_cfg cfg;
+    struct matmul_env env;
+    struct attn_scratch *attn_scratch;
+    struct attn_shape shape; /* of the layer in work */
+    struct fwd_stats stats;
+
+    /* One step. Rows of runs computed by the exact kernels alone (decode) stand behind all others, so
+     * that in numerics blas both kinds are one contiguous range. */
+    struct run *runs;         /* [max_seqs] */
+    struct attn_seq *attn;    /* [max_seqs] */
+    uint32_t n_runs, n_rows;
+    uint32_t n_blas_rows;     /* first rows, those for OpenBLAS; 0 in numerics exact */
+    uint32_t *row_run;        /* [max_rows] index of the row's run */
+    uint32_t *row_pos;        /* [max_rows] */
+    uint32_t n_q, n_kv;       /* floats of a row of q, of k */
+
+    float *x;    /* [max_rows, n_embd] residual stream */
+    float *xn;   /* [max_rows, n_embd] normed, input of the products */
+    float *proj; /* [max_rows, n_embd] output of wo and w_down, to be added to x */
+    float *q;    /* [max_rows, n_head, d_head] */
+    float *k, *v; /* [max_rows, n_head_kv, d_head] */
+    float *att;  /* [max_rows, n_head, d_head] */
+    float *gate, *up; /* [max_rows, n_ff] */
+    float *cs;   /* [max_rows, n_rot] cos and sin of the row's position */
+    float *head; /* [max_logit_rows, n_embd] normed rows of which logits are wanted */
+};
+
+/* Where the row-wise steps find what they need. */
+struct row_job {
+    struct fwd *f;
+    const struct model_layer *layer;
+    const float *norm; /* of the norm that follows the residual addition */
+    bool add_proj;
+};
+
+static float *new_floats(size_t rows, size_t cols) {
+    size_t bytes = rows * cols * sizeof(float);
+    return aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+}
+
+static int alloc_buffers(struct fwd *f) {
+    const struct model_hparams *hp = &f->m->hp;
+    const size_t n = f->cfg.max_rows;
+    f->runs = alloc_array(f->cfg.max_seqs, sizeof(*f->runs));
+    f->attn = alloc_array(f->cfg.max_seqs, sizeof(*f->attn));
+    f->row_run = alloc_array(n, sizeof(*f->row_run));
+    f->row_pos = alloc_array(n, sizeof(*f->row_pos));
+    f->x = new_floats(n, hp->n_embd);
+    f->xn = new_floats(n, hp->n_embd);
+    f->proj = new_floats(n, hp->n_embd);
+    f->q = new_floats(n, f->n_q);
+    f->k = new_floats(n, f->n_kv);
+    f->v = new_floats(n, f->n_kv);
+    f->att = new_floats(n, f->n_q);
+    f->gate = new_floats(n, hp->n_ff);
+    f->up = new_floats(n, hp->n_ff);
+    f->cs = new_floats(n, hp->n_rot);
+    f->head = new_floats(f->cfg.max_logit_rows, hp->n_embd);
+    bool ok = f->runs && f->attn && f->row_run && f->row_pos && f->x && f->xn && f->proj && f->q &&
+              f->k && f->v && f->att && f->gate && f->up && f->cs && f->head;
+    return ok ? 0 : ERR_NOMEM;
+}
+
+static int alloc_scratch(struct fwd *f) {
+    const struct model_hparams *hp = &f->m->hp;
+    const unsigned n_threads = kern_team_size(f->cfg.team);
+    const struct attn_scratch_cfg a = {
+        .n_head = hp->n_head,
+        .n_kv_head = hp->n_head_kv,
+        .head_dim = hp->d_head,
+        .max_ctx = f->cfg.max_ctx,
+        .max_seqs = f->cfg.max_seqs,
+        .n_threads = n_threads,
+    };
+    int rv = attn_scratch_new(&f->attn_scratch, &a);
+    if (rv < 0)
+        return rv;
+    const uint32_t max_n_in = MAX(MAX(hp->n_embd, hp->n_ff), f->n_q);
+    return matmul_scratch_new(&f->env.scratch, f->cfg.max_rows, max_n_in, n_threads);
+}
+
+int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, struct errbuf *eb) {
+    if (cfg->max_rows == 0 || cfg->max_seqs == 0 || cfg->block_tok == 0 || cfg->block_tok > 1024 ||
+        cfg->max_ctx > (1u << 24) || cfg->max_logit_rows > cfg->max_rows)
+        return err_set(eb, ERR_INVALID, "forward pass of %u rows, %u sequences, blocks of %u",
+                       cfg->max_rows, cfg->max_seqs, cfg->block_tok);
+    struct fwd *f = calloc(1, sizeof(*f));
+    if (!f)
+        return err_set(eb, ERR_NOMEM, "forward pass");
+    const struct model_hparams *hp = &m->hp;
+    f->m = m;
+    f->cfg = *cfg;
+    f->cfg.max_ctx = cfg->max_ctx ? cfg->max_ctx : hp->n_ctx;
+    f->cfg.max_logit_rows = cfg->max_logit_rows ? cfg->max_logit_rows : cfg->max_rows;
+    f->n_q = hp->n_head * hp->d_head;
+    f->n_kv = hp->n_head_kv * hp->d_head;
+    f->env = (struct matmul_env){.ops = cfg->ops, .team = cfg->team, .blas = cfg->blas};
+    f->shape = (struct attn_shape){
+        .n_head = hp->n_head,
+        .n_kv_head = hp->n_head_kv,
+        .head_dim = hp->d_head,
+        .block_tokens = cfg->block_tok,
+        .dtype = cfg->kv_dtype,
+        .scale = hp->attn_scale,
+    };
+    int rv = alloc_buffers(f);
+    if (rv >= 0)
+        rv = alloc_scratch(f);
+    if (rv < 0) {
+        fwd_free(f);
+        return err_set(eb, rv, "scratch for %u rows", cfg->max_rows);
+    }
+    *ret = f;
+    return 0;
+}
+
+void fwd_free(struct fwd *f) {
+    if (!f)
+        return;
+    matmul_scratch_free(f->env.scratch);
+    attn_scratch_free(f->attn_scratch);
+    free(f->runs);
+    free(f->attn);
+    free(f->row_run);
+    free(f->row_pos);
+    free(f->x);
+    free(f->xn);
+    free(f->proj);
+    free(f->q);
+    free(f->k);
+    free(f->v);
+    free(f->att);
+    free(f->gate);
+    free(f->up);
+    free(f->cs);
+    free(f->head);
+    free(f);
+}
+
+struct fwd_stats fwd_stats(const struct fwd *f) {
+    return f->stats;
+}
+
+/* --- taking a step apart --- */
+
+static int check_seq(const struct fwd *f, const struct fwd_seq *s) {
+    if (s->n_tok == 0 || s->n_logits > s->n_tok || (s->n_logits && !s->logits))
+        return ERR_INVALID;
+    if (s->n_tok > f->cfg.max_ctx || s->pos0 > f->cfg.max_ctx - s->n_tok)
+        return ERR_TOOBIG;
+    for (uint32_t i = 0; i < s->n_tok; i++)
+        if (s->tok[i] < 0 || (uint32_t)s->tok[i] >= f->m->hp.n_vocab)
+            return ERR_INVALID;
+    return 0;
+}
+
+static int check_step(const struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
+    if (n_seqs > f->cfg.max_seqs)
+        return ERR_TOOBIG;
+    uint64_t rows = 0, logit_rows = 0;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        int rv = check_seq(f, &seqs[i]);
+        if (rv < 0)
+            return rv;
+        rows += seqs[i].n_tok;
+        logit_rows += seqs[i].n_logits;
+    }
+    return rows > f->cfg.max_rows || logit_rows > f->cfg.max_logit_rows ? ERR_TOOBIG : 0;
+}
+
+/* Fills row_run and row_pos for the runs as they stand. */
+static void number_rows(struct fwd *f) {
+    f->n_blas_rows = 0;
+    for (uint32_t i = 0; i < f->n_runs; i++) {
+        const struct run *r = &f->runs[i];
+        for (uint32_t j = 0; j < r->n; j++) {
+            f->row_run[r->row0 + j] = i;
+            f->row_pos[r->row0 + j] = r->pos0 + j;
+        }
+        if (f->cfg.blas && !r->seq->decode)
+            f->n_blas_rows += r->n;
+    }
+}
+
+static void lay_out(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
+    f->n_runs = f->n_rows = 0;
+    for (int decode = 0; decode < 2; decode++)
+        for (uint32_t i = 0; i < n_seqs; i++) {
+            if (seqs[i].decode != (decode == 1))
+                continue;
+            f->runs[f->n_runs++] = (struct run){&seqs[i], f->n_rows, seqs[i].n_tok, seqs[i].pos0};
+            f->n_rows += seqs[i].n_tok;
+        }
+    number_rows(f);
+}
+
+/* --- row-wise steps, called on the team for rows [begin, end) --- */
+
+static float *row_of(float *buf, size_t row, size_t cols) {
+    return buf + row * cols;
+}
+
+static void embed_rows(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    struct fwd *f = arg;
+    const struct model *m = f->m;
+    for (size_t r = begin; r < end; r++) {
+        const struct run *run = &f->runs[f->row_run[r]];
+        int32_t tok = run->seq->tok[r - run->row0];
+        quant_dequant_row(m->embd_type, row_of(f->x, r, m->hp.n_embd), m->embd, (size_t)tok,
+                          m->hp.n_embd);
+        rope_rows(m->rope, f->row_pos[r], 1, row_of(f->cs, r, m->hp.n_rot));
+    }
+}
+
+/* x += proj, then xn = rms_norm(x). */
+static void residual_norm_rows(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    const struct row_job *job = arg;
+    struct fwd *f = job->f;
+    const size_t n = f->m->hp.n_embd;
+    for (size_t r = begin; r < end; r++) {
+        float *x = row_of(f->x, r, n);
+        if (job->add_proj)
+            f->cfg.ops->add(x, row_of(f->proj, r, n), n);
+        if (job->norm)
+            f->cfg.ops->rms_norm(row_of(f->xn, r, n), x, job->norm, n, f->m->hp.rms_eps);
+    }
+}
+
+static void rotate_row(const struct fwd *f, size_t r) {
+    const struct model_hparams *hp = &f->m->hp;
+    const float *cs = row_of(f->cs, r, hp->n_rot);
+    void (*rope)(float *, const float *, size_t, size_t, size_t) =
+        hp->rope_neox ? f->cfg.ops->rope_neox : f->cfg.ops->rope_norm;
+    rope(row_of(f->q, r, f->n_q), cs, hp->n_head, hp->d_head, hp->n_rot);
+    rope(row_of(f->k, r, f->n_kv), cs, hp->n_head_kv, hp->d_head, hp->n_rot);
+}
+
+/* RoPE, then K and V into the pages, run by run: a stretch of rows of one page is written together. */
+static void rope_store_rows(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    struct fwd *f = arg;
+    for (size_t r = begin; r < end; r++)
+        rotate_row(f, r);
+    while (begin < end) {
+        const struct run *run = &f->runs[f->row_run[begin]];
+        const size_t stop = MIN(end, (size_t)run->row0 + run->n);
+        const struct attn_kv_rows rows = {
+            .k = row_of(f->k, begin, f->n_kv),
+            .v = row_of(f->v, begin, f->n_kv),
+            .k_stride = f->n_kv,
+            .v_stride = f->n_kv,
+            .pages = run->seq->pages,
+            .n_rows = (uint32_t)(stop - begin),
+            .pos0 = f->row_pos[begin],
+        };
+        attn_store_kv(f->cfg.ops, &f->shape, &rows);
+        begin = stop;
+    }
+}
+
+static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    struct fwd *f = arg;
+    const size_t n = f->m->hp.n_ff;
+    for (size_t r = begin; r < end; r++)
+        f->cfg.ops->silu_mul(row_of(f->gate, r, n), row_of(f->gate, r, n), row_of(f->up, r, n), n);
+}
+
+static void for_rows(struct fwd *f, kern_fn fn, void *arg) {
+    kern_team_for(f->cfg.team, f->n_rows, ROW_GRAIN, fn, arg);
+}
+
+static void residual_norm(struct fwd *f, const float *norm, bool add_proj) {
+    struct row_job job = {.f = f, .norm = norm, .add_proj = add_proj};
+    for_rows(f, residual_norm_rows, &job);
+}
+
+/* --- products --- */
+
+/* One input buffer into up to three outputs, for the rows [row0, row0 + n). */
+static void product_range(struct fwd *f, const float *x, size_t n_in, struct matmul_out *outs,
+                          size_t n_outs, uint32_t row0, uint32_t n, bool blas) {
+    if (n == 0)
+        return;
+    struct matmul_out part[3];
+    CHECK(n_outs <= ARRAY_LEN(part));
+    for (size_t i = 0; i < n_outs; i++) {
+        part[i] = outs[i];
+        part[i].y += row0 * outs[i].y_stride;
+    }
+    const struct matmul_in in = {
+        .x = x + row0 * n_in,
+        .x_stride = n_in,
+        .n_rows = n,
+        .row_pos = blas ? f->row_pos + row0 : NULL,
+    };
+    matmul(&f->env, &in, part, n_outs);
+}
+
+static void product(struct fwd *f, const float *x, size_t n_in, struct matmul_out *outs,
+                    size_t n_outs) {
+    product_range(f, x, n_in, outs, n_outs, 0, f->n_blas_rows, true);
+    product_range(f, x, n_in, outs, n_outs, f->n_blas_rows, f->n_rows - f->n_blas_rows, false);
+}
+
+/* --- a layer --- */
+
+static void attention(struct fwd *f) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_runs; i++) {
+        const struct run *r = &f->runs[i];
+        if (r->n == 0)
+            continue;
+        f->attn[n++] = (struct attn_seq){
+            .q = row_of(f->q, r->row0, f->n_q),
+            .out = row_of(f->att, r->row0, f->n_q),
+            .q_stride = f->n_q,
+            .out_stride = f->n_q,
+            .pages = (const uint8_t *const *)r->seq->pages,
+            .n_rows = r->n,
+            .pos0 = r->pos0,
+        };
+    }
+    attn_paged(f->cfg.ops, f->cfg.team, f->attn_scratch, &f->shape, f->attn, n);
+}
+
+/* After the last layer's K and V are stored only rows of which something is wanted go on. Their bits do
+ * not depend on the others, so leaving those out changes nothing but the time. */
+static void keep_wanted_rows(struct fwd *f) {
+    const size_t n_embd = f->m->hp.n_embd;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < f->n_runs; i++) {
+        struct run *r = &f->runs[i];
+        const uint32_t keep = r->seq->hidden ? r->n : r->seq->n_logits, skip = r->n - keep;
+        const uint32_t from = r->row0 + skip;
+        if (from != at && keep) {
+            memmove(row_of(f->x, at, n_embd), row_of(f->x, from, n_embd),
+                    keep * n_embd * sizeof(float));
+            memmove(row_of(f->q, at, f->n_q), row_of(f->q, from, f->n_q),
+                    keep * f->n_q * sizeof(float));
+        }
+        *r = (struct run){r->seq, at, keep, r->pos0 + skip};
+        at += keep;
+    }
+    f->n_rows = at;
+    number_rows(f);
+}
+
+static void attention_block(struct fwd *f, const struct model_layer *l, bool is_last) {
+    const size_t n_embd = f->m->hp.n_embd;
+    struct matmul_out qkv[] = {
+        {l->wq, f->q, f->n_q}, {l->wk, f->k, f->n_kv}, {l->wv, f->v, f->n_kv}};
+    product(f, f->xn, n_embd, qkv, 3);
+    for_rows(f, rope_store_rows, f);
+    if (is_last)
+        keep_wanted_rows(f);
+    if (f->n_rows == 0)
+        return;
+    attention(f);
+    struct matmul_out wo[] = {{l->wo, f->proj, n_embd}};
+    product(f, f->att, f->n_q, wo, 1);
+}
+
+static void feed_forward(struct fwd *f, const struct model_layer *l) {
+    const size_t n_embd = f->m->hp.n_embd, n_ff = f->m->hp.n_ff;
+    struct matmul_out gate_up[] = {{l->w_gate, f->gate, n_ff}, {l->w_up, f->up, n_ff}};
+    product(f, f->xn, n_embd, gate_up, 2);
+    for_rows(f, silu_rows, f);
+    struct matmul_out down[] = {{l->w_down, f->proj, n_embd}};
+    product(f, f->gate, n_ff, down, 1);
+}
+
+static void layers(struct fwd *f) {
+    const uint32_t n_layer = f->m->hp.n_layer;
+    const size_t kv_bytes = attn_kv_bytes(&f->shape);
+    for (uint32_t i = 0; i < n_layer && f->n_rows; i++) {
+        const struct model_layer *l = &f->m->layers[i];
+        f->shape.k_off = 2 * kv_bytes * i;
+        f->shape.v_off = f->shape.k_off + kv_bytes;
+        residual_norm(f, l->attn_norm, i > 0);
+        attention_block(f, l, i == n_layer - 1);
+        residual_norm(f, l->ffn_norm, true);
+        feed_forward(f, l);
+    }
+    residual_norm(f, NULL, true);
+}
+
+/* --- the head --- */
+
+/* Normed rows of one run to head[at...]; returns the next free row. */
+static uint32_t gather_head(struct fwd *f, const struct run *r, uint32_t at) {
+    const size_t n_embd = f->m->hp.n_embd;
+    const uint32_t n = r->seq->n_logits;
+    for (uint32_t i = 0; i < n; i++)
+        f->cfg.ops->rms_norm(row_of(f->head, at + i, n_embd),
+                             row_of(f->x, r->row0 + r->n - n + i, n_embd), f->m->output_norm,
+                             n_embd, f->m->hp.rms_eps);
+    return at + n;
+}
+
+static void head_product(struct fwd *f, uint32_t row0, uint32_t n, float *logits) {
+    const size_t n_embd = f->m->hp.n_embd;
+    const struct matmul_in in = {
+        .x = row_of(f->head, row0, n_embd), .x_stride = n_embd, .n_rows = n, .row_pos = NULL};
+    const struct matmul_out out = {f->m->output, logits, f->m->hp.n_vocab};
+    if (n)
+        matmul(&f->env, &in, &out, 1);
+}
+
+/* One product for every stretch of runs whose outputs lie one behind the other. */
+static void logits(struct fwd *f) {
+    const size_t n_vocab = f->m->hp.n_vocab;
+    uint32_t from = 0, at = 0; /* head rows of the stretch: [from, at) */
+    float *first = NULL;
+    for (uint32_t i = 0; i < f->n_runs; i++) {
+        const struct run *r = &f->runs[i];
+        if (r->seq->n_logits == 0)
+            continue;
+        if (!first || r->seq->logits != first + (at - from) * n_vocab) {
+            head_product(f, from, at - from, first);
+            from = at;
+            first = r->seq->logits;
+        }
+        at = gather_head(f, r, at);
+    }
+    head_product(f, from, at - from, first);
+    f->stats.logit_rows += at;
+}
+
+static void copy_hidden(const struct fwd *f) {
+    const size_t n_embd = f->m->hp.n_embd;
+    for (uint32_t i = 0; i < f->n_runs; i++) {
+        const struct run *r = &f->runs[i];
+        if (r->seq->hidden)
+            memcpy(r->seq->hidden, row_of(f->x, r->row0, n_embd), r->n * n_embd * sizeof(float));
+    }
+}
+
+int fwd_step(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
+    int rv = check_step(f, seqs, n_seqs);
+    if (rv < 0)
+        return rv;
+    lay_out(f, seqs, n_seqs);
+    f->stats.steps++;
+    f->stats.rows += f->n_rows;
+    f->stats.kv_rows += (uint64_t)f->n_rows * f->m->hp.n_layer;
+    for_rows(f, embed_rows, f);
+    layers(f);
+    copy_hidden(f);
+    logits(f);
+    return 0;
+}
