@@ -31,17 +31,32 @@ uint64_t prefix_prefill_ns(const struct prefix_rates *r, uint32_t n_tok);
 bool prefix_decide_fetch(enum fetch_mode mode, const struct prefix_rates *r, uint64_t bytes,
                          uint32_t n_tok);
 
-/* How long a lookup or fetch may go on before its projection is looked at. */
+/* How long a lookup or fetch may go on before its projection is looked at: max(5 ms, a tenth of the
+ * prefill time). */
 uint64_t prefix_patience_ns(const struct prefix_rates *r, uint32_t n_tok);
-/* True: compute from the first missing block now, whatever still arrives. elapsed since the lookup
- * began; n_done of n_blocks have come, in order; the blocks hold n_tok tokens. */
-bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r, uint64_t elapsed_ns, uint32_t n_done,
-                    uint32_t n_blocks, uint32_t n_tok);
+
+/* A fetch as seen now. */
+struct prefix_progress {
+    uint64_t elapsed_ns; /* since the lookup began */
+    uint64_t idle_ns;    /* since the last block came (or the fetch began) */
+    uint32_t n_done, n_blocks; /* blocks there, in order; blocks asked for */
+    uint32_t n_tok;            /* tokens that the blocks hold */
+};
+/* True: compute from the first missing block now, whatever still arrives. FETCH_ALWAYS waits longer, as
+ * long as blocks come at all. */
+bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r, const struct prefix_progress *p);
+/* When to ask again, ns from now. */
+uint64_t prefix_check_after_ns(enum fetch_mode mode, const struct prefix_rates *r,
+                               const struct prefix_progress *p);
 
 /*   CLOSED --n failures--> OPEN --after a while--> HALF_OPEN --success--> CLOSED
  *                           ^----------failure--------/                          */
 enum breaker_state { BREAKER_CLOSED = 0, BREAKER_OPEN = 1, BREAKER_HALF_OPEN = 2 };
 const char *breaker_state_name(enum breaker_state s);
+
+#define BREAKER_MAX_FAIL 3u
+#define BREAKER_WAIT_MIN_NS (500 * NS_PER_MS)
+#define BREAKER_WAIT_MAX_NS (30 * NS_PER_S)
 
 struct breaker {
     enum breaker_state state;
