@@ -1,0 +1,109 @@
+/* http_server.h - HTTP/1.1 on libuv streams, parsed by llhttp in its strict mode.
+ *
+ * A handler is called once a request is there in whole (body included, within max_body_bytes). It answers
+ * now or later, with exactly one of
+ *     http_reply(...)                                                  a body with Content-Length
+ *     http_stream_begin(...), http_stream_write(...)*, http_stream_end(...)   chunked
+ * and that call ends the request: r is gone after http_reply() and http_stream_end(). This holds also when
+ * the client has gone: the gone callback says so once, writes then return ERR_CLOSED, and the handler
+ * still ends the request with either call, which only frees it. So: one end for each handler call, always.
+ *
+ * Keep-alive, pipelined requests (one at a time, in order), HEAD (served by GET routes), Expect:
+ * 100-continue. 400, 404, 405 with Allow, 408, 413, 414, 417, 431, 501, 503, 505 are the server's own answers;
+ * Content-Length with Transfer-Encoding, bare CR or LF in a head, a repeated Host or an unknown coding is a 400 and closes.
+ * A client that shuts down its sending side counts as gone.
+ * Memory: heap, bounded by max_conns times the limits. Thread: loop thread only. */
+#pragma once
+
+#include <uv.h>
+
+#include "common/compiler.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "common/str.h"
+
+struct http_server; /* opaque */
+struct http_req;    /* opaque */
+
+typedef void (*http_handler_cb)(struct http_req *r, void *arg);
+
+struct http_route {
+    const char *method; /* "GET", "POST", ... */
+    const char *path;   /* exact, or a prefix when it ends in '*' */
+    http_handler_cb cb;
+    void *arg;
+};
+
+struct http_server_cfg {
+    const char *host; /* numeric address, or a path for a Unix socket ("unix:/run/x") */
+    uint16_t port;    /* 0: any; see http_server_port() */
+    const struct http_route *routes;
+    size_t n_routes; /* borrowed for the server's life */
+    struct log *log; /* may be NULL */
+    /* 0 in any of these: the default in brackets */
+    uint32_t max_conns;            /* [1024]; beyond: 503 and close */
+    size_t max_head_bytes;         /* [32 KiB] request line and headers: 431 (414 for the line) */
+    size_t max_body_bytes;         /* [16 MiB]: 413 */
+    size_t max_unsent_bytes;       /* [4 MiB] of one response, before writes return ERR_BUSY */
+    uint32_t head_timeout_ms;      /* [10 s] first byte to end of headers: 408 */
+    uint32_t body_timeout_ms;      /* [60 s] headers to end of body: 408 */
+    uint32_t idle_timeout_ms;      /* [75 s] between requests: close */
+    uint32_t stall_timeout_ms;     /* [30 s] no byte of the answer taken: close, gone */
+    uint32_t max_requests_per_conn; /* [100000], then Connection: close */
+};
+
+int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct http_server_cfg *cfg,
+                     struct errbuf *eb);
+uint16_t http_server_port(const struct http_server *s); /* the bound one; 0 for a Unix socket */
+/* Stops listening; idle connections close, others after their answer. */
+void http_server_drain(struct http_server *s);
+/* Closes everything; open requests see gone; cb once the last of them has been ended. */
+void http_server_close(struct http_server *s, void (*cb)(void *arg), void *arg);
+
+struct http_server_stats {
+    uint32_t conns, requests_open;
+    uint64_t conns_total, requests_total, refused_total /* at max_conns */, bad_total /* 4xx of our own */;
+};
+void http_server_stats(const struct http_server *s, struct http_server_stats *ret);
+
+/* --- a request; views live until it ends --- */
+const char *http_req_method(const struct http_req *r);
+struct str http_req_path(const struct http_req *r);  /* undecoded, without the query */
+struct str http_req_query(const struct http_req *r); /* behind the '?'; may be empty */
+/* First header of that name (any case); p is NULL when there is none. */
+struct str http_req_header(const struct http_req *r, const char *name);
+struct str http_req_body(const struct http_req *r); /* NUL-terminated behind n */
+/* Value of key in the query, undecoded; p is NULL when there is none. */
+struct str http_req_query_get(const struct http_req *r, const char *key);
+uint64_t http_req_start_ns(const struct http_req *r); /* first byte of the head, uv_hrtime() */
+void http_req_set_data(struct http_req *r, void *data);
+void *http_req_data(const struct http_req *r);
+/* cb at most once, before the request's end, never from inside a call on r. */
+void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *arg), void *arg);
+bool http_req_is_gone(const struct http_req *r);
+
+/* --- answering --- */
+/* A header for the answer to come. Names and values are the caller's constants or checked: a value with
+ * control characters is ERR_INVALID. */
+int http_reply_header(struct http_req *r, const char *name, const char *value);
+/* Copies body. Ends r. ctype NULL: no Content-Type. */
+void http_reply(struct http_req *r, int status, const char *ctype, struct str body);
+void http_reply_json(struct http_req *r, int status, struct str body);
+/* {"error":{"message":...,"type":...,"param":...,"code":...}}, as OpenAI's clients expect; param and code may be NULL.
+ * Ends r. */
+void http_reply_error(struct http_req *r, int status, const char *type, const char *param,
+                      const char *code, const char *fmt, ...) PRINTF_LIKE(6, 7);
+
+/* Sends the head with Transfer-Encoding: chunked (HTTP/1.0: until close). 0 or ERR_CLOSED. */
+int http_stream_begin(struct http_req *r, int status, const char *ctype);
+/* Copies p. 0; ERR_CLOSED when the client is gone; ERR_BUSY, nothing taken, when more than max_unsent_bytes
+ * wait: try again from the drained callback, or give up. */
+int http_stream_write(struct http_req *r, const void *p, size_t n);
+size_t http_stream_unsent(const struct http_req *r); /* bytes not yet taken by the kernel */
+/* cb from the loop each time unsent falls to 0. */
+void http_stream_on_drained(struct http_req *r, void (*cb)(struct http_req *r, void *arg),
+                            void *arg);
+/* Ends r. */
+void http_stream_end(struct http_req *r);
+/* Breaks the connection off instead of the last chunk, so that a cut answer cannot look complete. Ends r. */
+void http_stream_abort(struct http_req *r);
