@@ -96,6 +96,9 @@ int rpc_conn_reply_error(struct rpc_conn *c, const struct wire_hdr *request, int
 /* Less than writable_bytes queued and half of the frames free: a stream may go on. If not,
  * on_drain comes. */
 bool rpc_conn_writable(struct rpc_conn *c);
+/* Nearly full: a server stops reading requests, whose answers would not fit. If so, on_drain
+ * comes. */
+bool rpc_conn_crowded(struct rpc_conn *c);
 /* Bytes queued and not yet in the kernel. */
 uint64_t rpc_conn_queued_bytes(const struct rpc_conn *c);
 /* Drops queued frames of this request that have not begun; true when one is half sent (and stays).
