@@ -2,6 +2,8 @@
 """Writes answers.json: the greedy answers to prompts.json by the float64 reference and by llama.cpp.
 
 See README.md beside this file. Each answer is at most 64 tokens and ends before <|im_end|>.
+With --ours FILE only our own answers are replaced, by the ids that
+`INCIPIT_WRITE_ANSWERS=FILE test_oracle_answers` wrote.
 """
 
 import argparse
@@ -17,8 +19,9 @@ from llama_float import Model, log_softmax
 here = pathlib.Path(__file__).parent
 a = argparse.ArgumentParser()
 a.add_argument("--model", required=True, help="SmolLM2-135M-Instruct.Q4_1.gguf")
-a.add_argument("--f16", required=True, help="its F16 copy, made by llama-quantize")
-a.add_argument("--llama-logits", required=True, help="program built from llama_logits.c")
+a.add_argument("--f16", help="its F16 copy, made by llama-quantize")
+a.add_argument("--llama-logits", help="program built from llama_logits.c")
+a.add_argument("--ours", help="JSON list of our own answers' ids")
 args = a.parse_args()
 
 MAX, EOG = 64, {0, 2}
@@ -74,20 +77,33 @@ def by_reference(ids):
     return out, gaps
 
 
-answers = []
-for p in prompts:
-    ids = model.encode(render(p["messages"]))
-    ref, gaps = by_reference(ids)
-    row = {"prompt_ids": ids, "reference_ids": ref, "reference_gaps": gaps}
-    row["reference"] = text_of(ref)
-    row["llama_cpp_f16"] = text_of(by_llama(args.f16, ids, "f16"))
-    row["llama_cpp_q4_1"] = text_of(by_llama(args.model, ids, "f16"))
-    answers.append(row)
-    print(f"{len(answers)}: {row['reference'][:70]!r}")
+def measure():
+    answers = []
+    for p in prompts:
+        ids = model.encode(render(p["messages"]))
+        ref, gaps = by_reference(ids)
+        row = {"prompt_ids": ids, "reference_ids": ref, "reference_gaps": gaps}
+        row["reference"] = text_of(ref)
+        row["llama_cpp_f16"] = text_of(by_llama(args.f16, ids, "f16"))
+        row["llama_cpp_q4_1"] = text_of(by_llama(args.model, ids, "f16"))
+        answers.append(row)
+        print(f"{len(answers)}: {row['reference'][:70]!r}")
+    return answers
+
+
+def merge_ours():
+    answers = json.loads((here / "answers.json").read_text())
+    for row, ids in zip(answers, json.loads(pathlib.Path(args.ours).read_text())):
+        row["incipit_q4_1_ids"] = ids
+        row["incipit_q4_1"] = text_of(ids)
+    for name in ("llama_cpp_f16", "llama_cpp_q4_1", "incipit_q4_1"):
+        print(f"{name}: {sum(r[name] == r['reference'] for r in answers)} equal the reference's")
+    return answers
 
 
 def line(row):
     return "  {" + ",\n   ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in row.items()) + "}"
 
 
+answers = merge_ours() if args.ours else measure()
 (here / "answers.json").write_text("[\n" + ",\n".join(line(r) for r in answers) + "\n]\n")
