@@ -1,0 +1,141 @@
+/* kern_impl.h - private to worker/kernels: what an instruction set implements besides the row
+ * operations of kernels.h, and the memory layouts that matmul.c, attn_paged.c and it agree on.
+ *
+ * Thread: every function may run on any thread. Nothing here allocates. */
+#pragma once
+
+#include "worker/kernels/attn_paged.h"
+#include "worker/kernels/matmul.h"
+
+#define KERN_LANES 16
+/* Most rows of a row tile: 14 integer and 14 float accumulators fill 28 of 32 registers. */
+#define KERN_TILE_ROWS 14
+/* Most (row, head) pairs that share one walk over K and V: 12 x 2 accumulators and two loads. */
+#define KERN_ATTN_ROWS 12
+#define KERN_QBLOCK 32
+
+/* x = 2^23 + 2^22 as float has its unit at 1: adding an integer below 2^22 in magnitude to these bits
+ * and reading them as float gives 12582912 + that integer, without a conversion. */
+#define KERN_MAGIC_BITS 0x4B400000
+#define KERN_MAGIC 12582912.0f
+/* Activation blocks with a largest magnitude below this are zero: keeps 127 / amax finite. */
+#define KERN_AMAX_MIN 0x1p-100f
+
+struct packed_mat {
+    const struct quant_type *type;
+    uint32_t n_out, n_in, n_panels;
+    size_t panel_bytes; /* multiple of 64 */
+    size_t scale_off, min_off; /* in a panel */
+    uint8_t *data; /* n_panels panels, 64-byte aligned */
+    size_t data_bytes;
+    const uint8_t *raw; /* the file's bytes, or NULL (keep_raw) */
+};
+
+static inline const uint8_t *packed_panel(const struct packed_mat *m, uint32_t panel) {
+    return m->data + (size_t)panel * m->panel_bytes;
+}
+
+/* Rows are cut into ceil(n / 14) tiles as even as possible: the first `longer` have base + 1 rows. */
+struct row_tiles {
+    uint32_t n_rows, n_tiles, base, longer;
+};
+
+static inline struct row_tiles row_tiles_of(uint32_t n_rows) {
+    struct row_tiles t = {.n_rows = n_rows, .n_tiles = (n_rows + KERN_TILE_ROWS - 1) / KERN_TILE_ROWS};
+    t.base = n_rows / t.n_tiles;
+    t.longer = n_rows % t.n_tiles;
+    return t;
+}
+
+static inline uint32_t row_tile_first(const struct row_tiles *t, uint32_t tile) {
+    return tile * t->base + MIN(tile, t->longer);
+}
+
+static inline uint32_t row_tile_rows(const struct row_tiles *t, uint32_t tile) {
+    return t->base + (tile < t->longer);
+}
+
+/* Quantised activations. Tile by tile; in a tile of R rows block by block of R * 48 bytes:
+ *   int8 q[R][32], int32 corr[R], f32 da[R], f32 sa[R], int32 sum[R]
+ * corr = KERN_MAGIC_BITS - offset * sum for the weight type's offset: where the integer accumulator
+ * starts, so that unsigned weights need no correction afterwards. */
+#define ACT_ROW_BYTES 48
+
+struct act_tile { /* view of one tile */
+    const uint8_t *p;
+    uint32_t rows, first_row;
+};
+
+static inline size_t act_block_bytes(uint32_t rows) {
+    return (size_t)rows * ACT_ROW_BYTES;
+}
+
+/* Everything a product needs besides the range of panels. */
+struct mat_args {
+    const struct packed_mat *w;
+    struct row_tiles tiles;
+    const uint8_t *act; /* quantised: act tiles. float: tiles of [k][R] f32 */
+    float *y;
+    size_t y_stride;
+    uint8_t *panel_scratch; /* this thread's, MAT_PANEL_BLOCK_BYTES a 32-block */
+};
+
+/* Expanded panel: per 32-block 8 x 64 bytes of u8 (or s8) quants, f32 dw[16], f32 -dw*KERN_MAGIC [16],
+ * f32 mw[16]. */
+#define MAT_PANEL_BLOCK_BYTES 704
+
+static inline struct act_tile act_tile_at(const struct mat_args *a, uint32_t tile) {
+    uint32_t first = row_tile_first(&a->tiles, tile);
+    return (struct act_tile){
+        .p = a->act + (size_t)first * (a->w->n_in / KERN_QBLOCK) * ACT_ROW_BYTES,
+        .rows = row_tile_rows(&a->tiles, tile),
+        .first_row = first,
+    };
+}
+
+static inline const float *act_f32_tile_at(const struct mat_args *a, uint32_t tile) {
+    return (const float *)(const void *)a->act + (size_t)row_tile_first(&a->tiles, tile) * a->w->n_in;
+}
+
+/* Attention of up to KERN_ATTN_ROWS (row, head) pairs that read one KV head. */
+struct attn_block {
+    uint32_t rh; /* pairs in the layouts below: 1, 2, 3, 4, 6, 8 or 12; surplus pairs are zero */
+    uint32_t head_dim, block_tokens;
+    enum kv_dtype dtype;
+    const float *qt; /* [head_dim][rh], scaled */
+    float *s; /* scores, then probabilities: [position / 16][rh][16] */
+    float *acc; /* [rh][head_dim] */
+};
+
+struct kern_impl {
+    /* One row into row r of an act tile of R rows. */
+    void (*quant_row)(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
+                      int32_t offset);
+    /* Panels [begin, end) for all rows, float or quantised weights. */
+    void (*mat_quant)(const struct mat_args *a, uint32_t begin, uint32_t end);
+    void (*mat_float)(const struct mat_args *a, uint32_t begin, uint32_t end);
+    uint32_t decode_panels; /* best number of panels of one call with one row */
+
+    void (*f32_to_f16)(uint16_t *y, const float *x, size_t n);
+
+    /* Scores of positions pos0 .. pos0+n-1, which are the first n tokens of k [head_dim][B].
+     * Vector versions may also write the rest of the last 16. */
+    void (*attn_scores)(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n);
+    /* Scores [0, last] of pair i become exp(score - max), the rest of its last tile 0; 1/sum. */
+    float (*attn_softmax)(const struct attn_block *b, uint32_t i, uint32_t last);
+    /* acc[i] += p[i][pos] * v[pos] ascending, for pairs i >= first and the tokens t0 .. t1-1 of
+     * v [B][head_dim], whose token 0 is position pos0. */
+    void (*attn_values)(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
+                        uint32_t t1, uint32_t first);
+};
+
+/* matmul_blas.c: one product through OpenBLAS; in->row_pos and w->raw are set. */
+void matmul_blas_run(struct matmul_blas *b, struct kern_team *team, const struct matmul_in *in,
+                     const struct matmul_out *out);
+
+/* exp as the contract defines it; kernels_ref.c. */
+float kern_ref_exp(float x);
+
+extern const struct kern_ops kern_ops_ref;
+extern const struct kern_ops kern_ops_avx2; /* defined where the build has KERN_HAVE_AVX2, */
+extern const struct kern_ops kern_ops_avx512; /* KERN_HAVE_AVX512 */

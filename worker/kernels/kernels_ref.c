@@ -1,0 +1,300 @@
+/* kernels_ref.c - plain C for every operation: the definition that the vector tables are tested
+ * against, and what runs on a CPU for which there is none. Straight loops in the contract's order. */
+#include <math.h>
+
+#include "common/check.h"
+#include "worker/kernels/kern_impl.h"
+
+static float bits_f32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static uint32_t f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* Half to even for |x| < 2^22: the sum has its unit at 1. */
+static int32_t rint_even(float x) {
+    return (int32_t)(f32_bits(x + KERN_MAGIC) - KERN_MAGIC_BITS);
+}
+
+static float tree16(float a[KERN_LANES]) {
+    for (int w = KERN_LANES / 2; w >= 1; w /= 2)
+        for (int l = 0; l < w; l++)
+            a[l] += a[l + w];
+    return a[0];
+}
+
+/* Cody-Waite reduction and Cephes' polynomial for expf; about 1 ulp. */
+float kern_ref_exp(float x) {
+    if (x < -60.0f)
+        return 0.0f;
+    if (x > 88.0f)
+        x = 88.0f;
+    float t = fmaf(x, 1.44269504f, KERN_MAGIC);
+    float n = t - KERN_MAGIC;
+    float r = fmaf(n, -0.693359375f, x);
+    r = fmaf(n, 2.12194440e-4f, r);
+    float p = 1.9875691500e-4f;
+    p = fmaf(p, r, 1.3981999507e-3f);
+    p = fmaf(p, r, 8.3334519073e-3f);
+    p = fmaf(p, r, 4.1665795894e-2f);
+    p = fmaf(p, r, 1.6666665459e-1f);
+    p = fmaf(p, r, 5.0000001201e-1f);
+    p = fmaf(p, r * r, r) + 1.0f;
+    return bits_f32(f32_bits(p) + ((f32_bits(t) - KERN_MAGIC_BITS) << 23));
+}
+
+/* --- row operations ---------------------------------------------------------------------------- */
+
+static void ref_rms_norm(float *y, const float *x, const float *w, size_t n, float eps) {
+    float lane[KERN_LANES] = {0};
+    for (size_t i = 0; i < n; i++)
+        lane[i % KERN_LANES] = fmaf(x[i], x[i], lane[i % KERN_LANES]);
+    float r = 1.0f / sqrtf(tree16(lane) / (float)n + eps);
+    for (size_t i = 0; i < n; i++)
+        y[i] = (x[i] * r) * w[i];
+}
+
+static void rotate(float *a, float *b, float c, float s) {
+    float x = *a, y = *b;
+    *a = fmaf(x, c, -(y * s));
+    *b = fmaf(y, c, x * s);
+}
+
+static void ref_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+    for (size_t h = 0; h < n_head; h++, x += head_dim)
+        for (size_t i = 0; i < n_rot / 2; i++)
+            rotate(&x[2 * i], &x[2 * i + 1], cs[i], cs[n_rot / 2 + i]);
+}
+
+static void ref_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+    for (size_t h = 0; h < n_head; h++, x += head_dim)
+        for (size_t i = 0; i < n_rot / 2; i++)
+            rotate(&x[i], &x[n_rot / 2 + i], cs[i], cs[n_rot / 2 + i]);
+}
+
+static void ref_silu_mul(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = (gate[i] / (1.0f + kern_ref_exp(-gate[i]))) * up[i];
+}
+
+static void ref_add(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void ref_f32_to_f16(uint16_t *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = quant_f32_to_f16(x[i]);
+}
+
+/* --- products ---------------------------------------------------------------------------------- */
+
+/* Largest |x| of a block by its bits, where NaN is the largest of all. */
+static float block_amax(const float *x) {
+    uint32_t amax = 0;
+    for (int i = 0; i < KERN_QBLOCK; i++)
+        amax = MAX(amax, f32_bits(x[i]) & 0x7fffffffu);
+    return bits_f32(amax);
+}
+
+static void ref_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
+                          int32_t offset) {
+    for (uint32_t b = 0; b < n_blocks; b++, x += KERN_QBLOCK, tile += act_block_bytes(rows)) {
+        int8_t *q = (int8_t *)tile + r * KERN_QBLOCK;
+        float amax = block_amax(x), da = 0.0f;
+        int32_t sum = 0;
+        memset(q, 0, KERN_QBLOCK);
+        if (amax >= INFINITY || amax != amax) { /* poisons the row, whatever the weights */
+            da = NAN;
+        } else if (amax >= KERN_AMAX_MIN) {
+            da = amax / 127.0f;
+            float inv = 127.0f / amax;
+            for (int i = 0; i < KERN_QBLOCK; i++) {
+                q[i] = (int8_t)rint_even(x[i] * inv);
+                sum += q[i];
+            }
+        }
+        int32_t corr = KERN_MAGIC_BITS - offset * sum;
+        float sa = da * (float)sum;
+        uint8_t *tail = tile + rows * KERN_QBLOCK + r * 4;
+        memcpy(tail, &corr, 4);
+        memcpy(tail + rows * 4, &da, 4);
+        memcpy(tail + rows * 8, &sa, 4);
+        memcpy(tail + rows * 12, &sum, 4);
+    }
+}
+
+/* Unsigned quant of output o, weight k of a block. */
+static int32_t panel_quant(const uint8_t *block, bool nib, uint32_t o, uint32_t k) {
+    uint32_t group = k / 4, in_group = 4 * o + k % 4;
+    if (!nib)
+        return block[group * 64 + in_group];
+    uint8_t two = block[group % 4 * 64 + in_group];
+    return group < 4 ? two & 15 : two >> 4;
+}
+
+/* One panel's weights as [block][16 outputs][32] signed integers, so that the dot product below is
+ * a plain loop; blocks are done one at a time to keep the buffer on the stack. */
+static void panel_block_signed(const struct packed_mat *w, const uint8_t *panel, uint32_t b,
+                               int16_t ret[KERN_LANES][KERN_QBLOCK]) {
+    bool nib = w->type->form == PACK_NIB;
+    const uint8_t *block = panel + (size_t)b * (nib ? 256 : 512);
+    for (uint32_t o = 0; o < KERN_LANES; o++)
+        for (uint32_t k = 0; k < KERN_QBLOCK; k++)
+            ret[o][k] = (int16_t)(panel_quant(block, nib, o, k) - w->type->offset);
+}
+
+static void store_outputs(const struct mat_args *a, uint32_t panel, uint32_t row, const float *acc) {
+    uint32_t o0 = panel * KERN_LANES, n = MIN(KERN_LANES, a->w->n_out - o0);
+    memcpy(a->y + (size_t)row * a->y_stride + o0, acc, n * sizeof *acc);
+}
+
+static void ref_block(const struct packed_mat *w, const uint8_t *panel, uint32_t b,
+                      const struct act_tile *t, float acc[KERN_TILE_ROWS][KERN_LANES]) {
+    int16_t wq[KERN_LANES][KERN_QBLOCK];
+    panel_block_signed(w, panel, b, wq);
+    const uint16_t *dw = (const uint16_t *)(const void *)(panel + w->scale_off) + b * KERN_LANES;
+    const uint16_t *mw = (const uint16_t *)(const void *)(panel + w->min_off) + b * KERN_LANES;
+    const uint8_t *act = t->p + b * act_block_bytes(t->rows);
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const int8_t *q = (const int8_t *)act + r * KERN_QBLOCK;
+        float da, sa;
+        memcpy(&da, act + t->rows * 36 + r * 4, 4);
+        memcpy(&sa, act + t->rows * 40 + r * 4, 4);
+        for (uint32_t o = 0; o < KERN_LANES; o++) {
+            int32_t idot = 0;
+            for (int k = 0; k < KERN_QBLOCK; k++)
+                idot += wq[o][k] * q[k];
+            acc[r][o] = fmaf(quant_f16_to_f32(dw[o]) * (float)idot, da, acc[r][o]);
+            if (w->type->has_min)
+                acc[r][o] = fmaf(quant_f16_to_f32(mw[o]), sa, acc[r][o]);
+        }
+    }
+}
+
+static void ref_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
+    for (uint32_t p = begin; p < end; p++) {
+        for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
+            struct act_tile t = act_tile_at(a, i);
+            float acc[KERN_TILE_ROWS][KERN_LANES] = {{0}};
+            for (uint32_t b = 0; b < a->w->n_in / KERN_QBLOCK; b++)
+                ref_block(a->w, packed_panel(a->w, p), b, &t, acc);
+            for (uint32_t r = 0; r < t.rows; r++)
+                store_outputs(a, p, t.first_row + r, acc[r]);
+        }
+    }
+}
+
+static float panel_float(const struct packed_mat *w, const uint8_t *panel, size_t i) {
+    uint16_t half;
+    float f;
+    if (w->type->form == PACK_F32) {
+        memcpy(&f, panel + 4 * i, 4);
+        return f;
+    }
+    memcpy(&half, panel + 2 * i, 2);
+    return w->type->form == PACK_F16 ? quant_f16_to_f32(half) : bits_f32((uint32_t)half << 16);
+}
+
+static void ref_mat_float(const struct mat_args *a, uint32_t begin, uint32_t end) {
+    for (uint32_t p = begin; p < end; p++) {
+        const uint8_t *panel = packed_panel(a->w, p);
+        for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
+            const float *x = act_f32_tile_at(a, i);
+            uint32_t rows = row_tile_rows(&a->tiles, i), first = row_tile_first(&a->tiles, i);
+            float acc[KERN_TILE_ROWS][KERN_LANES] = {{0}};
+            for (size_t k = 0; k < a->w->n_in; k++)
+                for (uint32_t o = 0; o < KERN_LANES; o++) {
+                    float wf = panel_float(a->w, panel, k * KERN_LANES + o);
+                    for (uint32_t r = 0; r < rows; r++)
+                        acc[r][o] = fmaf(wf, x[k * rows + r], acc[r][o]);
+                }
+            for (uint32_t r = 0; r < rows; r++)
+                store_outputs(a, p, first + r, acc[r]);
+        }
+    }
+}
+
+/* --- attention --------------------------------------------------------------------------------- */
+
+static float kv_at(const void *p, enum kv_dtype t, size_t i) {
+    uint16_t half;
+    float f;
+    if (t == KV_F16) {
+        memcpy(&half, (const uint8_t *)p + 2 * i, 2);
+        return quant_f16_to_f32(half);
+    }
+    memcpy(&f, (const uint8_t *)p + 4 * i, 4);
+    return f;
+}
+
+static float *score_at(const struct attn_block *b, uint32_t i, uint32_t pos) {
+    return b->s + ((size_t)(pos / KERN_LANES) * b->rh + i) * KERN_LANES + pos % KERN_LANES;
+}
+
+static void ref_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++) {
+        float acc[KERN_ATTN_ROWS] = {0};
+        for (uint32_t d = 0; d < b->head_dim; d++) {
+            float kf = kv_at(k, b->dtype, (size_t)d * b->block_tokens + t);
+            for (uint32_t i = 0; i < b->rh; i++)
+                acc[i] = fmaf(b->qt[d * b->rh + i], kf, acc[i]);
+        }
+        for (uint32_t i = 0; i < b->rh; i++)
+            *score_at(b, i, pos0 + t) = acc[i];
+    }
+}
+
+static float ref_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t last) {
+    float m = *score_at(b, i, 0);
+    for (uint32_t p = 1; p <= last; p++)
+        m = MAX(m, *score_at(b, i, p));
+    float lane[KERN_LANES] = {0};
+    for (uint32_t p = 0; p <= last; p++) {
+        float *s = score_at(b, i, p);
+        *s = kern_ref_exp(*s - m);
+        lane[p % KERN_LANES] += *s;
+    }
+    for (uint32_t p = last + 1; p % KERN_LANES != 0; p++)
+        *score_at(b, i, p) = 0.0f;
+    return 1.0f / tree16(lane);
+}
+
+static void ref_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
+                            uint32_t t1, uint32_t first) {
+    for (uint32_t t = t0; t < t1; t++)
+        for (uint32_t d = 0; d < b->head_dim; d++) {
+            float vf = kv_at(v, b->dtype, (size_t)t * b->head_dim + d);
+            for (uint32_t i = first; i < b->rh; i++) {
+                float *acc = &b->acc[(size_t)i * b->head_dim + d];
+                *acc = fmaf(*score_at(b, i, pos0 + t), vf, *acc);
+            }
+        }
+}
+
+static const struct kern_impl impl_ref = {
+    .quant_row = ref_quant_row,
+    .mat_quant = ref_mat_quant,
+    .mat_float = ref_mat_float,
+    .decode_panels = 1,
+    .f32_to_f16 = ref_f32_to_f16,
+    .attn_scores = ref_attn_scores,
+    .attn_softmax = ref_attn_softmax,
+    .attn_values = ref_attn_values,
+};
+
+const struct kern_ops kern_ops_ref = {
+    .name = "scalar",
+    .rms_norm = ref_rms_norm,
+    .rope_norm = ref_rope_norm,
+    .rope_neox = ref_rope_neox,
+    .silu_mul = ref_silu_mul,
+    .add = ref_add,
+    .impl = &impl_ref,
+};

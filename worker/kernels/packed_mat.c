@@ -1,0 +1,160 @@
+/* packed_mat.c - from a GGUF tensor's bytes to panels of 16 outputs (layout: matmul.h). */
+#include "worker/kernels/kern_impl.h"
+
+#define PANEL_ALIGN 64
+
+static uint16_t load_u16(const uint8_t *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static bool f16_is_finite(uint16_t h) {
+    return (h & 0x7c00u) != 0x7c00u;
+}
+
+/* Column `o` of a block from 16 bytes of nibbles: file order already is (k, k + 16) in one byte. */
+static void pack_nibbles(uint8_t *block, uint32_t o, const uint8_t *qs) {
+    for (uint32_t g = 0; g < 4; g++)
+        memcpy(block + g * 64 + 4 * o, qs + 4 * g, 4);
+}
+
+static void put_u8(uint8_t *block, uint32_t o, uint32_t k, uint8_t u) {
+    block[k / 4 * 64 + 4 * o + k % 4] = u;
+}
+
+static void pack_u8_q5(uint8_t *block, uint32_t o, const uint8_t *qh, const uint8_t *qs) {
+    uint32_t high = (uint32_t)load_u16(qh) | (uint32_t)load_u16(qh + 2) << 16;
+    for (uint32_t k = 0; k < 16; k++) {
+        put_u8(block, o, k, (uint8_t)((qs[k] & 15) | (high >> k & 1u) << 4));
+        put_u8(block, o, k + 16, (uint8_t)((qs[k] >> 4) | (high >> (k + 16) & 1u) << 4));
+    }
+}
+
+static void pack_u8_q8(uint8_t *block, uint32_t o, const uint8_t *qs) {
+    for (uint32_t k = 0; k < KERN_QBLOCK; k++)
+        put_u8(block, o, k, qs[k] ^ 0x80u); /* int8 + 128 */
+}
+
+/* One file block into column o of block b; false when a scale is not finite. */
+static bool pack_block(const struct packed_mat *m, uint8_t *panel, uint32_t b, uint32_t o,
+                       const uint8_t *src) {
+    uint16_t *dw = (uint16_t *)(void *)(panel + m->scale_off) + b * KERN_LANES + o;
+    *dw = load_u16(src);
+    bool ok = f16_is_finite(*dw);
+    const uint8_t *q = src + 2;
+    if (m->type->has_min) {
+        uint16_t *mw = (uint16_t *)(void *)(panel + m->min_off) + b * KERN_LANES + o;
+        *mw = load_u16(q);
+        ok = ok && f16_is_finite(*mw);
+        q += 2;
+    }
+    if (m->type->form == PACK_NIB)
+        pack_nibbles(panel + (size_t)b * 256, o, q);
+    else if (m->type->dtype == QUANT_Q8_0)
+        pack_u8_q8(panel + (size_t)b * 512, o, q);
+    else
+        pack_u8_q5(panel + (size_t)b * 512, o, q, q + 4);
+    return ok;
+}
+
+static int pack_quant(struct packed_mat *m, const struct packed_src *src, struct errbuf *eb) {
+    size_t row_bytes = quant_row_bytes(m->type, m->n_in);
+    for (uint32_t r = 0; r < m->n_out; r++) {
+        const uint8_t *row = (const uint8_t *)src->bytes + r * row_bytes;
+        uint8_t *panel = m->data + (size_t)(r / KERN_LANES) * m->panel_bytes;
+        for (uint32_t b = 0; b < m->n_in / KERN_QBLOCK; b++)
+            if (!pack_block(m, panel, b, r % KERN_LANES, row + (size_t)b * m->type->block_bytes))
+                return err_set(eb, ERR_CORRUPT, "%s weights: scale of row %u, block %u is not finite",
+                               m->type->name, r, b);
+    }
+    return 0;
+}
+
+static void pack_float(struct packed_mat *m, const struct packed_src *src) {
+    size_t item = m->type->block_bytes;
+    for (uint32_t r = 0; r < m->n_out; r++) {
+        const uint8_t *row = (const uint8_t *)src->bytes + (size_t)r * m->n_in * item;
+        uint8_t *dst = m->data + (size_t)(r / KERN_LANES) * m->panel_bytes + r % KERN_LANES * item;
+        for (uint32_t k = 0; k < m->n_in; k++)
+            memcpy(dst + (size_t)k * KERN_LANES * item, row + k * item, item);
+    }
+}
+
+/* Offsets in a panel. Padding outputs have zero weights: their results are computed and not stored. */
+static void layout_panel(struct packed_mat *m) {
+    size_t bytes, blocks = m->n_in / KERN_QBLOCK;
+    if (m->type->block_items == 1) {
+        bytes = (size_t)m->n_in * KERN_LANES * m->type->block_bytes;
+    } else {
+        m->scale_off = blocks * (m->type->form == PACK_NIB ? 256 : 512);
+        m->min_off = m->scale_off + blocks * KERN_LANES * 2;
+        bytes = m->min_off + (m->type->has_min ? blocks * KERN_LANES * 2 : 0);
+    }
+    m->panel_bytes = (bytes + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN;
+    m->n_panels = (m->n_out + KERN_LANES - 1) / KERN_LANES;
+    m->data_bytes = m->panel_bytes * m->n_panels;
+}
+
+static int check_src(const struct quant_type *t, const struct packed_src *src, struct errbuf *eb) {
+    if (!t)
+        return err_set(eb, ERR_UNSUPPORTED, "weights of GGUF type %u", src->dtype);
+    if (src->n_out == 0 || src->n_in == 0 || src->n_in % t->block_items != 0)
+        return err_set(eb, ERR_INVALID, "%s weights of %u x %u: columns must be a multiple of %u",
+                       t->name, src->n_out, src->n_in, t->block_items);
+    /* Far above any model; keeps every offset below in 64 bits. */
+    if (src->n_in > 1u << 24 || src->n_out > 1u << 28)
+        return err_set(eb, ERR_INVALID, "%s weights of %u x %u", t->name, src->n_out, src->n_in);
+    if (src->n_bytes != quant_row_bytes(t, src->n_in) * src->n_out)
+        return err_set(eb, ERR_INVALID, "%s weights of %u x %u: %zu bytes", t->name, src->n_out,
+                       src->n_in, src->n_bytes);
+    return 0;
+}
+
+int packed_mat_new(struct packed_mat **ret, const struct packed_src *src, struct errbuf *eb) {
+    const struct quant_type *t = quant_type_find(src->dtype);
+    int rv = check_src(t, src, eb);
+    if (rv < 0)
+        return rv;
+    struct packed_mat *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(eb, ERR_NOMEM, "packed weights");
+    m->type = t;
+    m->n_out = src->n_out;
+    m->n_in = src->n_in;
+    m->raw = src->keep_raw ? src->bytes : NULL;
+    layout_panel(m);
+    m->data = aligned_alloc(PANEL_ALIGN, m->data_bytes);
+    if (!m->data) {
+        packed_mat_free(m);
+        return err_set(eb, ERR_NOMEM, "%zu bytes of packed weights", m->data_bytes);
+    }
+    memset(m->data, 0, m->data_bytes);
+    if (t->block_items == 1)
+        pack_float(m, src);
+    else
+        rv = pack_quant(m, src, eb);
+    if (rv < 0) {
+        packed_mat_free(m);
+        return rv;
+    }
+    *ret = m;
+    return 0;
+}
+
+void packed_mat_free(struct packed_mat *m) {
+    if (!m)
+        return;
+    free(m->data);
+    free(m);
+}
+
+uint32_t packed_mat_n_out(const struct packed_mat *m) {
+    return m->n_out;
+}
+
+uint32_t packed_mat_n_in(const struct packed_mat *m) {
+    return m->n_in;
+}
+
+size_t packed_mat_bytes(const struct packed_mat *m) {
+    return m->data_bytes;
+}

@@ -1,0 +1,102 @@
+/* Angles, sine and cosine in double with + - * / only: every machine computes the same bits. The
+ * error, about 1e-16 times the angle, disappears in the final rounding to single. */
+#include "worker/kernels/kernels.h"
+
+struct rope {
+    uint32_t n_rot;
+    double freq[]; /* [n_rot/2] radians a position */
+};
+
+static const double ln2_hi = 0x1.62e42fee00000p-1; /* upper 33 bits of ln 2: products with small */
+static const double ln2_lo = 0x1.a39ef35793c76p-33; /* integers are exact */
+
+/* Natural logarithm of a positive normal number: x = m * 2^e, ln m by the series of atanh. */
+static double ln_pos(double x) {
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    int e = (int)(u >> 52) - 1023;
+    u = (u & 0xfffffffffffffull) | 0x3ff0000000000000ull;
+    double m;
+    memcpy(&m, &u, sizeof m);
+    if (m > 1.4142135623730951) {
+        m *= 0.5;
+        e++;
+    }
+    double z = (m - 1.0) / (m + 1.0); /* |z| < 0.172: 12 terms reach 2^-60 */
+    double z2 = z * z;
+    double sum = 0.0;
+    for (int k = 23; k >= 1; k -= 2)
+        sum = sum * z2 + 1.0 / (double)k;
+    return 2.0 * z * sum + (double)e * ln2_lo + (double)e * ln2_hi;
+}
+
+/* exp for |x| < 700: x = n ln 2 + r, Taylor in r, times 2^n. */
+static double exp_any(double x) {
+    double t = x * 1.4426950408889634;
+    int n = (int)(t < 0 ? t - 0.5 : t + 0.5);
+    double r = (x - (double)n * ln2_hi) - (double)n * ln2_lo;
+    double p = 1.0;
+    for (int k = 20; k >= 1; k--)
+        p = 1.0 + p * r / (double)k;
+    uint64_t u = (uint64_t)(n + 1023) << 52;
+    double scale;
+    memcpy(&scale, &u, sizeof scale);
+    return p * scale;
+}
+
+/* x >= 0 reduced to [-pi/4, pi/4] with pi/2 in three parts of 33, 33 and 53 bits; the products with
+ * the quadrant number are exact while it has at most 20 bits (angles up to 1.6 million). */
+static void sin_cos(double x, float *ret_sin, float *ret_cos) {
+    double q = (double)(int64_t)(x * 0.63661977236758134 + 0.5);
+    double r = ((x - q * 0x1.921fb54400000p+0) - q * 0x1.0b4611a600000p-34) - q * 0x1.3198a2e037073p-69;
+    double r2 = r * r;
+    double s = 0.0, c = 0.0;
+    for (int k = 19; k >= 1; k -= 2) { /* k! by nested division: r2/2/3, r2/4/5, ... */
+        s = 1.0 - s * r2 / (double)((k + 1) * (k + 2));
+        c = 1.0 - c * r2 / (double)(k * (k + 1));
+    }
+    s *= r;
+    switch ((int64_t)q & 3) {
+    case 0: *ret_sin = (float)s, *ret_cos = (float)c; break;
+    case 1: *ret_sin = (float)c, *ret_cos = (float)-s; break;
+    case 2: *ret_sin = (float)-s, *ret_cos = (float)-c; break;
+    default: *ret_sin = (float)-c, *ret_cos = (float)s; break;
+    }
+}
+
+int rope_new(struct rope **ret, const struct rope_cfg *cfg, struct errbuf *eb) {
+    if (cfg->n_rot == 0 || cfg->n_rot % 2 != 0 || cfg->n_rot > 65536)
+        return err_set(eb, ERR_INVALID, "rope: %u rotated dimensions", cfg->n_rot);
+    if (!(cfg->base >= 1.0f && cfg->base <= 1e12f))
+        return err_set(eb, ERR_INVALID, "rope: frequency base %g", (double)cfg->base);
+    if (!(cfg->freq_scale > 0.0f && cfg->freq_scale <= 1.0f))
+        return err_set(eb, ERR_INVALID, "rope: frequency scale %g", (double)cfg->freq_scale);
+    uint32_t half = cfg->n_rot / 2;
+    struct rope *r = malloc(sizeof *r + half * sizeof r->freq[0]);
+    if (!r)
+        return err_set(eb, ERR_NOMEM, "rope");
+    r->n_rot = cfg->n_rot;
+    double ln_base = ln_pos((double)cfg->base);
+    for (uint32_t i = 0; i < half; i++) {
+        double factor = cfg->freq_factors ? (double)cfg->freq_factors[i] : 1.0;
+        if (!(factor >= 1e-3 && factor <= 1e6)) {
+            free(r);
+            return err_set(eb, ERR_INVALID, "rope: frequency factor %u is %g", i, factor);
+        }
+        double f = exp_any(-(2.0 * (double)i / (double)cfg->n_rot) * ln_base);
+        r->freq[i] = f / factor * (double)cfg->freq_scale;
+    }
+    *ret = r;
+    return 0;
+}
+
+void rope_free(struct rope *r) {
+    free(r);
+}
+
+void rope_rows(const struct rope *r, uint32_t pos0, uint32_t n, float *cs) {
+    uint32_t half = r->n_rot / 2;
+    for (uint32_t p = 0; p < n; p++, cs += r->n_rot)
+        for (uint32_t i = 0; i < half; i++)
+            sin_cos((double)(pos0 + p) * r->freq[i], &cs[half + i], &cs[i]);
+}
