@@ -25,20 +25,28 @@ static void update_tokens(struct digest *d, const int32_t *tok, size_t n) {
     }
 }
 
-void block_chain(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
-                 size_t n_tok, struct block_id *ret) {
+void block_chain_extend(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
+                        size_t n_tok, struct block_id *ids, size_t n_have) {
     static const uint8_t zero_salt[BLOCK_SALT_BYTES];
     CHECK(cfg->block_tok > 0);
     struct block_id parent;
-    block_id_root(cfg->namespace_digest, &parent);
+    if (n_have)
+        parent = ids[n_have - 1];
+    else
+        block_id_root(cfg->namespace_digest, &parent);
     size_t n_blocks = n_tok / cfg->block_tok;
-    for (size_t i = 0; i < n_blocks; i++) {
+    for (size_t i = n_have; i < n_blocks; i++) {
         bool is_public = !cfg->salt || i < cfg->n_public_blocks;
         digest_begin(d);
         digest_update(d, parent.b, BLOCK_ID_BYTES);
         digest_update(d, is_public ? zero_salt : cfg->salt, BLOCK_SALT_BYTES);
         update_tokens(d, tok + i * cfg->block_tok, cfg->block_tok);
-        digest_end(d, ret[i].b);
-        parent = ret[i];
+        digest_end(d, ids[i].b);
+        parent = ids[i];
     }
+}
+
+void block_chain(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
+                 size_t n_tok, struct block_id *ret) {
+    block_chain_extend(d, cfg, tok, n_tok, ret, 0);
 }
