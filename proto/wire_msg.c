@@ -61,7 +61,8 @@ WIRE_MSG_DEFINE(hello_req, Incipit__HelloReq, incipit__hello_req, HELLO_REQ_FIEL
 #define HELLO_RES_FIELDS(F)                                                                        \
     F(NUM, version) F(NUM, features) F(NUM, node_id) F(NUM, epoch) F(B16, session_token)           \
     F(STR, node_name) F(STR, server_version) F(NUM, max_message_bytes) F(NUM, max_payload_bytes)   \
-    F(NUM, max_ids) F(NUM, max_data_conns) F(NUM, lease_ttl_ms) F(NUM, max_inflight)
+    F(NUM, max_ids) F(NUM, max_data_conns) F(NUM, lease_ttl_ms) F(NUM, max_inflight)           \
+    F(NUM, conn)
 WIRE_MSG_DEFINE(hello_res, Incipit__HelloRes, incipit__hello_res, HELLO_RES_FIELDS)
 
 #define REGISTER_NS_REQ_FIELDS(F)                                                                  \

@@ -114,7 +114,7 @@ struct msg_hello_res {
     const char *server_version;
     uint32_t max_message_bytes;
     uint64_t max_payload_bytes;
-    uint32_t max_ids, max_data_conns, lease_ttl_ms, max_inflight;
+    uint32_t max_ids, max_data_conns, lease_ttl_ms, max_inflight, conn;
 };
 
 struct msg_register_ns_req {
