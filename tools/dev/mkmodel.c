@@ -1,0 +1,139 @@
+/* mkmodel - GGUF files for tests: a tiny random model, or another file's weights in another type.
+ *
+ *   mkmodel [--type T] [--seed N] [--layers N] [--ctx N] [--untied] OUT
+ *   mkmodel --from FILE --type T OUT     matrices dequantised and encoded as T, vectors kept F32
+ *
+ * T: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1. */
+#include <getopt.h>
+
+#include "common/compiler.h"
+#include "common/err.h"
+#include "tools/dev/gguf_write.h"
+#include "tools/dev/quant_encode.h"
+#include "tools/dev/tiny_gguf.h"
+#include "worker/kernels/quant.h"
+
+static const struct quant_type *type_by_name(const char *name) {
+    size_t n;
+    const struct quant_type *t = quant_type_table(&n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(t[i].name, name) == 0)
+            return &t[i];
+    return NULL;
+}
+
+/* Matrices take the new type; vectors (norms, RoPE divisors) stay as they are. */
+static uint32_t new_type(const struct gguf_tensor *t, const struct quant_type *to) {
+    return t->n_dims > 1 && t->ne[0] % to->block_items == 0 ? to->dtype : t->type;
+}
+
+static int convert_tensor(struct gguf_write *w, const struct gguf_tensor *t, uint32_t type,
+                          struct errbuf *eb) {
+    if (type == t->type) {
+        gguf_write_data(w, t->data, t->bytes);
+        return 0;
+    }
+    const struct quant_type *from = quant_type_find(t->type), *to = quant_type_find(type);
+    if (!from)
+        return err_set(eb, ERR_UNSUPPORTED, "tensor '%.*s': cannot read type %u", (int)t->name.len,
+                       t->name.p, t->type);
+    const size_t cols = (size_t)t->ne[0];
+    float *row = alloc_array(cols, sizeof(*row));
+    uint8_t *bytes = alloc_array(cols, sizeof(*row));
+    int rv = row && bytes ? 0 : ERR_NOMEM;
+    for (uint64_t r = 0; rv == 0 && r < t->n_elem / cols; r++) {
+        quant_dequant_row(from, row, t->data, r, cols);
+        if (quant_encode(type, bytes, row, cols))
+            gguf_write_data(w, bytes, quant_row_bytes(to, cols));
+    }
+    free(row);
+    free(bytes);
+    return rv;
+}
+
+static int convert_into(struct gguf_write *w, const struct gguf *g, const struct quant_type *to,
+                        const char *path, struct errbuf *eb) {
+    for (size_t i = 0; i < gguf_n_kv(g); i++) {
+        const struct gguf_kv *kv = gguf_kv_at(g, i);
+        /* Informative only, and no longer true. */
+        if (!gguf_str_is(kv->key, "general.file_type"))
+            gguf_write_kv(w, kv);
+    }
+    uint32_t align = 32;
+    (void)gguf_get_u32(g, "general.alignment", &align, NULL);
+    w->alignment = align;
+    for (size_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        char name[64];
+        (void)snprintf(name, sizeof(name), "%.*s", (int)t->name.len, t->name.p);
+        gguf_write_tensor(w, name, new_type(t, to), t->n_dims, t->ne);
+    }
+    int rv = gguf_write_open(w, path);
+    for (size_t i = 0; rv == 0 && i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        rv = convert_tensor(w, t, new_type(t, to), eb);
+        gguf_write_pad(w);
+    }
+    return rv ? rv : gguf_write_close(w);
+}
+
+static int convert(const char *from, const struct quant_type *to, const char *path,
+                   struct errbuf *eb) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    int rv = gguf_open(&g, from, eb);
+    if (rv < 0)
+        return rv;
+    struct gguf_write w;
+    gguf_write_init(&w);
+    rv = convert_into(&w, g, to, path, eb);
+    gguf_write_fini(&w);
+    return rv;
+}
+
+static int usage(FILE *f, int rc) {
+    fputs("usage: mkmodel [--type T] [--seed N] [--layers N] [--ctx N] [--untied] OUT\n"
+          "       mkmodel --from FILE --type T OUT\n"
+          "T: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1\n",
+          f);
+    return rc;
+}
+
+static uint32_t number(const char *s) {
+    return (uint32_t)strtoul(s, NULL, 10);
+}
+
+int main(int argc, char **argv) {
+    static const struct option opts[] = {
+        {"type", required_argument, NULL, 't'},   {"from", required_argument, NULL, 'f'},
+        {"seed", required_argument, NULL, 's'},   {"layers", required_argument, NULL, 'l'},
+        {"ctx", required_argument, NULL, 'c'},    {"untied", no_argument, NULL, 'u'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+    };
+    struct tiny_spec s = tiny_spec_of(QUANT_F32);
+    const struct quant_type *type = quant_type_find(QUANT_F32);
+    const char *from = NULL;
+    for (int c; (c = getopt_long(argc, argv, "h", opts, NULL)) != -1;) {
+        if (c == 't')
+            type = type_by_name(optarg);
+        else if (c == 'f')
+            from = optarg;
+        else if (c == 's')
+            s.seed = strtoull(optarg, NULL, 10);
+        else if (c == 'l')
+            s.n_layer = number(optarg);
+        else if (c == 'c')
+            s.n_ctx = number(optarg);
+        else if (c == 'u')
+            s.untied = true;
+        else
+            return usage(c == 'h' ? stdout : stderr, c == 'h' ? 0 : 2);
+    }
+    if (!type || optind + 1 != argc)
+        return usage(stderr, 2);
+    s.type = s.embd_type = type->dtype;
+    struct errbuf eb = {.text = ""};
+    int rv = from ? convert(from, type, argv[optind], &eb) : tiny_gguf_write(&s, argv[optind]);
+    if (rv < 0)
+        fprintf(stderr, "mkmodel: %s: %s\n", argv[optind], eb.text[0] ? eb.text : err_text(rv));
+    return rv < 0 ? 1 : 0;
+}
