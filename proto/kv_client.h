@@ -183,8 +183,7 @@ int kv_client_put(struct kv_client *c, const struct kv_put *q, kv_put_cb cb, voi
                   struct kv_call **ret);
 
 /* Ends a call: its callback comes from the loop with ERR_CANCELED, unless it has already finished
- * and only the callback is outstanding. Destinations are left alone from now on; a source whose
- * frame is half sent keeps the callback back until it is out. */
+ * and only the callback is outstanding. Destinations are left alone from now on. */
 void kv_call_cancel(struct kv_call *call);
 
 /* ---- admin: one node (its index in addrs) ---- */

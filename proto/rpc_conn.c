@@ -526,20 +526,37 @@ int rpc_conn_reply_error(struct rpc_conn *c, const struct wire_hdr *request, int
     return rpc_conn_send(c, &h, out.data, out.len, NULL);
 }
 
-bool rpc_conn_drop_queued(struct rpc_conn *c, uint64_t request_id) {
-    bool is_half_sent = false;
+/* The unsent rest of the payload moves to a heap copy, at the same offset; the source is given
+ * back. */
+static int frame_detach(struct out_frame *f) {
+    if (!f->payload)
+        return 0;
+    struct buf *copy = buf_new(f->payload->len);
+    if (!copy)
+        return ERR_NOMEM;
+    size_t done = f->sent > f->head_len ? f->sent - f->head_len : 0;
+    copy->len = f->payload->len;
+    memcpy(copy->data + done, f->payload->data + done, copy->len - done);
+    struct buf *source = f->payload;
+    f->payload = copy;
+    buf_unref(source);
+    return 0;
+}
+
+int rpc_conn_drop_queued(struct rpc_conn *c, uint64_t request_id) {
+    int rv = 0;
     LIST_FOREACH_SAFE(&c->out, it, tmp) {
         struct out_frame *f = LIST_ENTRY(it, struct out_frame, link);
         if (f->request_id != request_id)
             continue;
         if (f->sent > 0)
-            is_half_sent = true;
+            rv = frame_detach(f);
         else
             frame_free(c, f);
     }
     if (c->want_drain && out_is_writable(c))
         kick(c);
-    return is_half_sent;
+    return rv;
 }
 
 /* ---- the loop ---- */

@@ -101,9 +101,10 @@ bool rpc_conn_writable(struct rpc_conn *c);
 bool rpc_conn_crowded(struct rpc_conn *c);
 /* Bytes queued and not yet in the kernel. */
 uint64_t rpc_conn_queued_bytes(const struct rpc_conn *c);
-/* Drops queued frames of this request that have not begun; true when one is half sent (and stays).
- * */
-bool rpc_conn_drop_queued(struct rpc_conn *c, uint64_t request_id);
+/* Drops queued frames of this request. One that is half sent goes on from a copy of the rest, so
+ * every payload reference of the request is given back; ERR_NOMEM when that copy failed, all else
+ * done. */
+int rpc_conn_drop_queued(struct rpc_conn *c, uint64_t request_id);
 /* A payload under way is read and dropped from now on when its sink has this ctx; true if so.
  * on_frame follows with dst == NULL. */
 bool rpc_conn_redirect(struct rpc_conn *c, const void *sink_ctx);

@@ -1,0 +1,559 @@
+#include "proto/kv_client_impl.h"
+
+#define SCRATCH_BYTES (4u << 20)
+
+/* ---- open and close ---- */
+
+static void client_free(struct kv_client *c) {
+    for (uint32_t i = 0; c->nodes && i < c->cfg.n_addrs; i++)
+        kv_node_free(&c->nodes[i]);
+    for (uint32_t i = 0; i < c->n_ns; i++)
+        free((void *)(uintptr_t)c->ns[i].def.descriptor);
+    free(c->nodes);
+    if (c->cfg.token)
+        explicit_bzero((void *)(uintptr_t)c->cfg.token, c->cfg.token_len);
+    free((void *)(uintptr_t)c->cfg.token);
+    free((void *)(uintptr_t)c->cfg.name);
+    free((void *)(uintptr_t)c->cfg.writer);
+    free((void *)(uintptr_t)c->cfg.tcp_congestion);
+    bump_fini(&c->scratch);
+    buf_unref(c->out);
+    free(c);
+}
+
+static void *copy_bytes(const void *p, size_t n) {
+    void *q = p ? malloc(n ? n : 1) : NULL;
+    if (q && n)
+        memcpy(q, p, n);
+    return q;
+}
+
+/* Defaults, and copies of what cfg points to. */
+static int copy_cfg(struct kv_client *c, const struct kv_client_cfg *cfg) {
+    c->cfg = *cfg;
+    c->cfg.addrs = NULL;
+    c->cfg.token = copy_bytes(cfg->token, cfg->token_len);
+    c->cfg.writer = copy_bytes(cfg->writer, WIRE_WRITER_BYTES);
+    c->cfg.name = strdup(cfg->name ? cfg->name : "client");
+    c->cfg.tcp_congestion = cfg->tcp_congestion ? strdup(cfg->tcp_congestion) : NULL;
+    if (!c->cfg.seg_blocks)
+        c->cfg.seg_blocks = KV_ROUTE_SEG_BLOCKS;
+    if (!c->cfg.max_calls)
+        c->cfg.max_calls = 256;
+    if (!c->cfg.connect_timeout_ms)
+        c->cfg.connect_timeout_ms = 2000;
+    if (!c->cfg.backoff_min_ms)
+        c->cfg.backoff_min_ms = 50;
+    if (!c->cfg.backoff_max_ms)
+        c->cfg.backoff_max_ms = 5000;
+    if (!c->cfg.clk)
+        c->cfg.clk = clock_real();
+    bool has_all = c->cfg.name && (c->cfg.token || !cfg->token) &&
+                   (c->cfg.writer || !cfg->writer) &&
+                   (c->cfg.tcp_congestion || !cfg->tcp_congestion);
+    return has_all ? 0 : ERR_NOMEM;
+}
+
+int kv_client_open(struct kv_client **ret, uv_loop_t *loop, const struct kv_client_cfg *cfg,
+                   struct errbuf *eb) {
+    if (cfg->n_addrs == 0 || cfg->n_addrs > KV_CLIENT_MAX_NODES ||
+        cfg->n_data_conns > KV_CLIENT_MAX_DATA_CONNS)
+        return err_set(eb, ERR_INVALID, "want 1 to %u addresses, 0 to %u data connections",
+                       KV_CLIENT_MAX_NODES, KV_CLIENT_MAX_DATA_CONNS);
+    struct kv_client *c = calloc(1, sizeof(*c));
+    if (!c)
+        return err_set(eb, ERR_NOMEM, "cache client");
+    c->loop = loop;
+    c->next_id = 1;
+    list_init(&c->calls);
+    list_init(&c->finished);
+    for (uint32_t i = 0; i < KV_BUCKETS; i++)
+        list_init(&c->buckets[i]);
+    int rv = copy_cfg(c, cfg);
+    c->nodes = calloc(cfg->n_addrs, sizeof(*c->nodes));
+    c->out = buf_new(WIRE_MAX_MSG_BYTES);
+    if (rv < 0 || !c->nodes || !c->out || bump_init(&c->scratch, SCRATCH_BYTES) < 0)
+        rv = err_set(eb, ERR_NOMEM, "cache client");
+    for (uint32_t i = 0; rv == 0 && i < cfg->n_addrs; i++)
+        rv = kv_node_init(&c->nodes[i], c, i, cfg->addrs[i], eb);
+    if (rv < 0) {
+        client_free(c);
+        return rv;
+    }
+    uv_timer_init(loop, &c->deadline);
+    uv_idle_init(loop, &c->deliver);
+    c->deadline.data = c->deliver.data = c;
+    c->live = 2;
+    for (uint32_t i = 0; i < cfg->n_addrs; i++)
+        kv_node_open(&c->nodes[i]);
+    *ret = c;
+    return 0;
+}
+
+void kv_client_release_live(struct kv_client *c) {
+    if (--c->live > 0 || !c->is_closing)
+        return;
+    void (*cb)(void *) = c->close_cb;
+    void *arg = c->close_arg;
+    client_free(c);
+    if (cb)
+        cb(arg);
+}
+
+static void on_handle_closed(uv_handle_t *h) {
+    kv_client_release_live(h->data);
+}
+
+static void on_deliver(uv_idle_t *h);
+
+void kv_client_close(struct kv_client *c, void (*cb)(void *arg), void *arg) {
+    CHECK(!c->is_closing);
+    c->close_cb = cb;
+    c->close_arg = arg;
+    LIST_FOREACH_SAFE(&c->calls, it, tmp)
+        kv_call_end(LIST_ENTRY(it, struct kv_call, link), ERR_CANCELED);
+    c->is_closing = true;
+    for (uint32_t i = 0; i < c->cfg.n_addrs; i++)
+        kv_node_close(&c->nodes[i]);
+    uv_close((uv_handle_t *)&c->deadline, on_handle_closed);
+    uv_idle_start(&c->deliver, on_deliver); /* the last callbacks, then it closes itself */
+}
+
+/* ---- nodes ---- */
+
+uint32_t kv_client_nodes_up(const struct kv_client *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->cfg.n_addrs; i++)
+        n += c->nodes[i].state == KV_NODE_UP;
+    return n;
+}
+
+uint32_t kv_client_n_nodes(const struct kv_client *c) {
+    return c->cfg.n_addrs;
+}
+
+void kv_client_node_info(const struct kv_client *c, uint32_t node, struct kv_node_info *ret) {
+    CHECK(node < c->cfg.n_addrs);
+    const struct kv_node *n = &c->nodes[node];
+    *ret = (struct kv_node_info){.addr = n->addr_text,
+                                 .state = n->state,
+                                 .node_id = n->hello.node_id,
+                                 .epoch = n->hello.epoch,
+                                 .features = n->hello.features,
+                                 .last_err = n->last_err};
+    memcpy(ret->last_text, n->last_text, sizeof(ret->last_text));
+}
+
+int kv_client_namespace(struct kv_client *c, const struct kv_namespace *ns, uint32_t *ret_ns) {
+    if (ns->n_ranges == 0 || ns->payload_bytes != ns->n_ranges * ns->range_bytes ||
+        ns->payload_bytes > WIRE_MAX_PAYLOAD_BYTES)
+        return ERR_INVALID;
+    if (c->n_ns == KV_MAX_NS)
+        return ERR_TOOBIG;
+    char *descriptor = copy_bytes(ns->descriptor, ns->descriptor_len);
+    if (!descriptor)
+        return ERR_NOMEM;
+    uint32_t i = c->n_ns++;
+    c->ns[i].def = *ns;
+    c->ns[i].def.descriptor = descriptor;
+    *ret_ns = i;
+    for (uint32_t k = 0; k < c->cfg.n_addrs; k++)
+        if (c->nodes[k].links[0].is_ready)
+            kv_node_register(&c->nodes[k], i);
+    return 0;
+}
+
+uint32_t kv_client_live(const struct kv_client *c, uint32_t ns, uint32_t *ret_index,
+                        uint16_t *ret_id) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->cfg.n_addrs && !c->is_closing; i++) {
+        const struct kv_node *node = &c->nodes[i];
+        if (node->state != KV_NODE_UP || node->ns_handle[ns] == 0)
+            continue;
+        ret_index[n] = i;
+        ret_id[n++] = (uint16_t)node->hello.node_id;
+    }
+    return n;
+}
+
+int kv_client_route(const struct kv_client *c, uint32_t ns, const struct block_id *chain,
+                    uint32_t first, uint32_t n, uint32_t *ret) {
+    uint32_t index[KV_CLIENT_MAX_NODES];
+    uint16_t id[KV_CLIENT_MAX_NODES];
+    uint32_t n_live = kv_client_live(c, ns, index, id);
+    if (n_live == 0)
+        return ERR_UNAVAILABLE;
+    kv_route_chain(chain, first, n, c->cfg.seg_blocks, id, n_live, ret);
+    for (uint32_t i = 0; i < n; i++)
+        ret[i] = index[ret[i]];
+    return 0;
+}
+
+/* ---- calls ---- */
+
+struct buf *kv_client_out(struct kv_client *c) {
+    bump_reset(&c->scratch);
+    c->out->len = 0;
+    return c->out;
+}
+
+int kv_call_new(struct kv_client *c, const struct kv_call_ops *ops, uint32_t n_parts,
+                uint32_t deadline_ms, void *arg, struct kv_call **ret) {
+    if (c->is_closing)
+        return ERR_CLOSED;
+    if (deadline_ms == 0)
+        return ERR_INVALID;
+    if (c->n_calls >= c->cfg.max_calls)
+        return ERR_BUSY;
+    struct kv_call *call = calloc(1, sizeof(*call) + n_parts * sizeof(call->parts[0]));
+    if (!call)
+        return ERR_NOMEM;
+    list_init(&call->link);
+    call->client = c;
+    call->ops = ops;
+    call->arg = arg;
+    call->n_parts = n_parts;
+    call->deadline_ns = clock_mono_ns(c->cfg.clk) + deadline_ms * NS_PER_MS;
+    *ret = call;
+    return 0;
+}
+
+void kv_call_free(struct kv_call *call) {
+    free(call->mem);
+    free(call->bytes);
+    free(call);
+}
+
+uint32_t kv_call_left_ms(const struct kv_call *call) {
+    uint64_t now = clock_mono_ns(call->client->cfg.clk);
+    uint64_t left = call->deadline_ns > now ? (call->deadline_ns - now) / NS_PER_MS : 0;
+    return (uint32_t)MAX(left, (uint64_t)1); /* 0 would mean: no deadline */
+}
+
+static void on_deadline(uv_timer_t *t);
+
+static void arm_deadline(struct kv_client *c, uint64_t at_ns) {
+    if (c->deadline_armed_ns != 0 && c->deadline_armed_ns <= at_ns)
+        return;
+    uint64_t now = clock_mono_ns(c->cfg.clk);
+    uint64_t ms = at_ns > now ? (at_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+    c->deadline_armed_ns = at_ns;
+    uv_update_time(c->loop); /* its "now" may be as old as the last turn of a long one */
+    uv_timer_start(&c->deadline, on_deadline, ms, 0);
+}
+
+static void on_deadline(uv_timer_t *t) {
+    struct kv_client *c = t->data;
+    uint64_t now = clock_mono_ns(c->cfg.clk), next = UINT64_MAX;
+    c->deadline_armed_ns = 0;
+    LIST_FOREACH_SAFE(&c->calls, it, tmp) {
+        struct kv_call *call = LIST_ENTRY(it, struct kv_call, link);
+        if (call->deadline_ns <= now)
+            kv_call_end(call, ERR_TIMEOUT);
+        else
+            next = MIN(next, call->deadline_ns);
+    }
+    if (next != UINT64_MAX)
+        arm_deadline(c, next);
+}
+
+void kv_call_begin(struct kv_call *call) {
+    struct kv_client *c = call->client;
+    call->is_starting = true;
+    c->n_calls++;
+    list_push_back(&c->calls, &call->link);
+    arm_deadline(c, call->deadline_ns);
+}
+
+static void call_finish(struct kv_call *call, int rv) {
+    call->rv = rv;
+    call->is_finished = true;
+    list_remove(&call->link);
+    list_push_back(&call->client->finished, &call->link);
+    uv_idle_start(&call->client->deliver, on_deliver);
+}
+
+/* Its parts have all ended by themselves. Whether some failing matters is for deliver() to say. */
+static void check_finished(struct kv_call *call) {
+    if (call->n_live == 0 && !call->is_starting && !call->is_finished)
+        call_finish(call, call->first_err);
+}
+
+void kv_call_started(struct kv_call *call, struct kv_call **ret) {
+    call->is_starting = false;
+    if (ret)
+        *ret = call;
+    check_finished(call);
+}
+
+/* Callbacks run here, one turn later and outside of everything. */
+static void on_deliver(uv_idle_t *h) {
+    struct kv_client *c = h->data;
+    struct list batch;
+    list_move(&c->finished, &batch);
+    while (!list_empty(&batch)) {
+        struct kv_call *call = LIST_ENTRY(list_pop_front(&batch), struct kv_call, link);
+        bump_reset(&c->scratch);
+        call->ops->deliver(call);
+        c->n_calls--;
+        kv_call_free(call);
+    }
+    if (!list_empty(&c->finished))
+        return;
+    uv_idle_stop(h);
+    if (c->is_closing && !uv_is_closing((uv_handle_t *)h))
+        uv_close((uv_handle_t *)h, on_handle_closed);
+}
+
+struct kv_part *kv_part_init(struct kv_call *call, uint32_t k, struct kv_node *node) {
+    struct kv_part *p = &call->parts[k];
+    p->call = call;
+    p->node = node;
+    p->epoch_tag = node->epoch_tag;
+    p->is_live = true;
+    list_init(&p->req.link);
+    list_init(&p->putting);
+    call->n_live++;
+    return p;
+}
+
+int kv_part_send(struct kv_part *p, struct kv_req *req, struct rpc_conn *conn, uint16_t method) {
+    struct kv_client *c = p->call->client;
+    req->id = c->next_id++;
+    req->part = p;
+    req->conn = conn;
+    struct wire_hdr h = {.method = method,
+                         .request_id = req->id,
+                         .deadline_ms = kv_call_left_ms(p->call)};
+    int rv = rpc_conn_send(conn, &h, c->out->data, c->out->len, NULL);
+    list_init(&req->link);
+    if (rv == 0)
+        list_push_back(&c->buckets[req->id % KV_BUCKETS], &req->link);
+    return rv;
+}
+
+void kv_req_forget(struct kv_req *req) {
+    if (!req->part) /* never sent */
+        return;
+    list_remove(&req->link);
+    req->conn = NULL;
+}
+
+void kv_part_end(struct kv_part *p, int rv) {
+    if (!p->is_live)
+        return;
+    struct kv_call *call = p->call;
+    p->is_live = false;
+    kv_req_forget(&p->req);
+    if (rv == 0)
+        call->n_ok++;
+    else if (call->first_err == 0)
+        call->first_err = rv;
+    call->n_live--;
+    if (call->ops->on_part_end)
+        call->ops->on_part_end(p, rv);
+    check_finished(call);
+}
+
+void kv_call_end(struct kv_call *call, int rv) {
+    if (call->is_finished)
+        return;
+    for (uint32_t i = 0; i < call->n_parts; i++) {
+        struct kv_part *p = &call->parts[i];
+        if (!p->is_live)
+            continue;
+        p->is_live = false;
+        call->n_live--;
+        if (call->ops->on_abandon)
+            call->ops->on_abandon(p);
+        kv_req_forget(&p->req);
+    }
+    call_finish(call, rv);
+}
+
+void kv_call_cancel(struct kv_call *call) {
+    kv_call_end(call, ERR_CANCELED);
+}
+
+void kv_client_node_lost(struct kv_client *c, struct kv_node *n, int err) {
+    LIST_FOREACH_SAFE(&c->calls, it, tmp) {
+        struct kv_call *call = LIST_ENTRY(it, struct kv_call, link);
+        for (uint32_t i = 0; i < call->n_parts && !call->is_finished; i++)
+            if (call->parts[i].is_live && call->parts[i].node == n)
+                kv_part_end(&call->parts[i], err);
+    }
+}
+
+void kv_client_oneway(struct kv_client *c, struct rpc_conn *conn, uint16_t method) {
+    struct wire_hdr h = {
+        .method = method, .request_id = c->next_id++, .flags = WIRE_F_ONEWAY};
+    (void)rpc_conn_send(conn, &h, c->out->data, c->out->len, NULL);
+}
+
+/* ---- dispatch ---- */
+
+static struct kv_req *find_req(struct kv_client *c, const struct rpc_conn *conn, uint64_t id) {
+    LIST_FOREACH(&c->buckets[id % KV_BUCKETS], it) {
+        struct kv_req *r = LIST_ENTRY(it, struct kv_req, link);
+        if (r->id == id)
+            return r->conn == conn ? r : NULL;
+    }
+    return NULL;
+}
+
+static int on_head(struct rpc_conn *conn, void *arg, const struct wire_hdr *h, const uint8_t *msg,
+                   struct rpc_sink *ret_sink) {
+    struct kv_client *c = ((struct kv_link *)arg)->node->client;
+    if (!(h->flags & WIRE_F_RESPONSE))
+        return ERR_PROTO; /* nodes ask nothing */
+    if (h->payload_len == 0)
+        return 0;
+    struct kv_req *req = find_req(c, conn, h->request_id);
+    if (!req || (h->flags & WIRE_F_ERROR))
+        return 0; /* the bytes are dropped */
+    if (!req->part->call->ops->on_head)
+        return ERR_PROTO;
+    bump_reset(&c->scratch);
+    return req->part->call->ops->on_head(req->part, h, msg, ret_sink);
+}
+
+static void on_error_answer(struct kv_client *c, struct kv_req *req, const struct wire_hdr *h,
+                            const uint8_t *msg) {
+    struct kv_part *p = req->part;
+    struct msg_error e = {.text = ""};
+    (void)wire_msg_error_decode(&c->scratch, msg, h->msg_len, &e, NULL);
+    int rv = wire_err_from_code(e.code);
+    snprintf(p->call->text, sizeof(p->call->text), "%s", e.text);
+    kv_req_forget(req);
+    if (p->call->ops->on_error)
+        p->call->ops->on_error(p, req, rv);
+    else
+        kv_part_end(p, rv);
+}
+
+static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
+                     const uint8_t *msg, struct rpc_sink *sink) {
+    struct kv_link *l = arg;
+    struct kv_client *c = l->node->client;
+    if (h->method == WIRE_HELLO || h->method == WIRE_REGISTER_NS) {
+        kv_node_on_answer(l, h, msg);
+        return;
+    }
+    bump_reset(&c->scratch);
+    struct kv_req *req = find_req(c, conn, h->request_id);
+    if (!req) {
+        if (!(h->flags & WIRE_F_ERROR))
+            kv_client_late(c, l, h, msg);
+        return;
+    }
+    if (h->flags & WIRE_F_ERROR) {
+        on_error_answer(c, req, h, msg);
+        return;
+    }
+    int rv = req->part->call->ops->on_frame(req->part, req, h, msg, sink);
+    if (rv < 0 && l->conn == conn)
+        kv_node_fail(l->node, rv, "malformed answer");
+}
+
+void kv_client_late(struct kv_client *c, struct kv_link *l, const struct wire_hdr *h,
+                    const uint8_t *msg) {
+    if (h->method == WIRE_LOOKUP)
+        kv_lookup_late(c, l, h, msg);
+    else if (h->method == WIRE_PUT_BEGIN)
+        kv_put_late(c, l, h, msg);
+}
+
+static void on_drain(struct rpc_conn *conn, void *arg) {
+    struct kv_link *l = arg;
+    (void)conn;
+    kv_put_pump(l->node);
+}
+
+static void on_broken(struct rpc_conn *conn, void *arg, int err, const struct wire_hdr *h) {
+    struct kv_link *l = arg;
+    (void)conn, (void)h;
+    kv_node_fail(l->node, err, err_text(err));
+}
+
+const struct rpc_conn_ops kv_client_conn_ops = {on_head, on_frame, NULL, on_drain, on_broken};
+
+/* ---- admin calls: one node, one request, one answer ---- */
+
+static int on_unary_frame(struct kv_part *p, struct kv_req *req, const struct wire_hdr *h,
+                          const uint8_t *msg, struct rpc_sink *sink) {
+    struct kv_call *call = p->call;
+    (void)req, (void)sink;
+    /* Kept as bytes and decoded for the callback, which comes in another turn. */
+    call->bytes = malloc(h->msg_len ? h->msg_len : 1);
+    call->n_bytes = h->msg_len;
+    if (call->bytes && h->msg_len)
+        memcpy(call->bytes, msg, h->msg_len);
+    kv_part_end(p, call->bytes ? 0 : ERR_NOMEM);
+    return 0;
+}
+
+/* The request is in the client's encode buffer. */
+static int unary_start(struct kv_client *c, const struct kv_call_ops *ops, uint32_t node,
+                       uint16_t method, uint32_t deadline_ms, void (*cb)(void), void *arg,
+                       struct kv_call **ret) {
+    if (node >= c->cfg.n_addrs)
+        return ERR_INVALID;
+    struct kv_node *n = &c->nodes[node];
+    if (n->state != KV_NODE_UP)
+        return ERR_UNAVAILABLE;
+    struct kv_call *call;
+    int rv = kv_call_new(c, ops, 1, deadline_ms, arg, &call);
+    if (rv < 0)
+        return rv;
+    call->u.any.cb = cb;
+    kv_call_begin(call);
+    struct kv_part *p = kv_part_init(call, 0, n);
+    rv = kv_part_send(p, &p->req, kv_node_control(n), method);
+    if (rv < 0)
+        kv_part_end(p, rv);
+    kv_call_started(call, ret);
+    return 0;
+}
+
+#define UNARY_DELIVER(name, res)                                                                   \
+    static void name##_deliver(struct kv_call *call) {                                             \
+        kv_##name##_cb cb = (kv_##name##_cb)call->u.any.cb;                                        \
+        struct msg_##res m;                                                                        \
+        int rv = call->rv;                                                                         \
+        if (rv == 0)                                                                               \
+            rv = wire_msg_##res##_decode(&call->client->scratch, call->bytes, call->n_bytes, &m,   \
+                                         NULL);                                                    \
+        cb(call->arg, rv, call->text, rv == 0 ? &m : NULL);                                        \
+    }                                                                                              \
+    static const struct kv_call_ops name##_ops = {.on_frame = on_unary_frame,                      \
+                                                  .deliver = name##_deliver};
+
+#define X(name, method, req, res)                                                                  \
+    UNARY_DELIVER(name, res)                                                                       \
+    int kv_client_##name(struct kv_client *c, uint32_t node, const struct msg_##req *m,            \
+                         uint32_t deadline_ms, kv_##name##_cb cb, void *arg,                       \
+                         struct kv_call **ret) {                                                   \
+        struct buf *out = kv_client_out(c);                                                        \
+        int rv = wire_msg_##req##_encode(&c->scratch, m, out);                                     \
+        return rv < 0 ? rv                                                                         \
+                      : unary_start(c, &name##_ops, node, WIRE_##method, deadline_ms,              \
+                                    (void (*)(void))cb, arg, ret);                                 \
+    }
+KV_ADMIN_CALLS(X)
+#undef X
+
+UNARY_DELIVER(lookup_node, lookup_res)
+int kv_client_lookup_node(struct kv_client *c, uint32_t node, uint32_t ns,
+                          const struct block_id *ids, uint32_t n, uint32_t deadline_ms,
+                          kv_lookup_node_cb cb, void *arg, struct kv_call **ret) {
+    if (node >= c->cfg.n_addrs || ns >= c->n_ns)
+        return ERR_INVALID;
+    if (c->nodes[node].ns_handle[ns] == 0)
+        return ERR_UNAVAILABLE;
+    struct msg_lookup_req m = {.ns = c->nodes[node].ns_handle[ns], .n_ids = n, .ids = ids};
+    struct buf *out = kv_client_out(c);
+    int rv = wire_msg_lookup_req_encode(&c->scratch, &m, out);
+    return rv < 0 ? rv
+                  : unary_start(c, &lookup_node_ops, node, WIRE_LOOKUP, deadline_ms,
+                                (void (*)(void))cb, arg, ret);
+}
