@@ -1,0 +1,220 @@
+/* test_exactness - logits and KV bytes are the same bits however they were come by.
+ *
+ *   test_exactness [--long] [--points N] [--seed S] [--mkmodel PATH]
+ *
+ * Over {cold, own pages, fetched; each number of reused blocks} x chunk sizes x batches and slots x
+ * threads x instruction sets x weight types x KV dtypes x page sizes x lengths, on tiny random models:
+ * every pair of values, then random points of a printed seed. With INCIPIT_TEST_MODEL also a few points
+ * on a real model. --long: twenty times as many. */
+#include <getopt.h>
+#include <time.h>
+
+#include "common/check.h"
+#include "tests/integration/exact_points.h"
+#include "tests/integration/exact_run.h"
+#include "tests/support/tiny_model.h"
+#include "worker/kernels/kern_threads.h"
+#include "worker/kernels/kernels.h"
+#include "worker/kernels/quant.h"
+
+static const uint32_t chunks[] = {1, 2, 7, 16, 31, 32, 33, 64, 127, 512};
+static const uint32_t types[] = {QUANT_F32,  QUANT_F16,  QUANT_BF16, QUANT_Q8_0,
+                                 QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1};
+static const uint32_t blocks[] = {8, 16, 32};
+static const uint32_t lengths[] = {47, 161, 530};
+static const char *const isas[] = {"scalar", "avx2", "avx512"};
+static const char *const source_names[] = {"cold", "own", "fetched"};
+#define MAX_THREADS 2
+#define REUSE_STEPS 16
+
+struct exactness {
+    const struct kern_ops *ops[ARRAY_LEN(isas)]; /* [n_ops] what this CPU has; scalar first */
+    uint8_t n_ops;
+    struct kern_team *team[MAX_THREADS];
+    struct tiny_model model[ARRAY_LEN(types)];
+    /* Made when first needed. */
+    struct exact_ref ref[ARRAY_LEN(types)][2][ARRAY_LEN(blocks)][ARRAY_LEN(lengths)];
+    uint64_t seed;
+    size_t n_run, n_failed;
+};
+
+static void describe(const struct exact_ref *r, const struct exact_conditions *c, const char *model,
+                     char ret[256]) {
+    (void)snprintf(ret, 256,
+                   "%s kv=%s block=%u tokens=%u %s reuse=%u chunk=%u batch=%u slot=%u threads=%u "
+                   "isa=%s seed=%llu",
+                   model, kv_dtype_name(r->kv), r->block_tok, r->n_tok, source_names[c->source],
+                   c->source == SOURCE_COLD ? 0 : c->reuse_blocks, c->chunk, c->batch,
+                   c->slot % c->batch, c->threads, c->ops->name, (unsigned long long)c->seed);
+}
+
+static void judge(struct exactness *x, const struct exact_ref *r, const struct exact_conditions *c,
+                  const char *model) {
+    char why[256], what[256];
+    x->n_run++;
+    if (exact_run(r, c, why))
+        return;
+    describe(r, c, model, what);
+    x->n_failed++;
+    if (x->n_failed <= 20)
+        printf("FAIL %s: %s\n", what, why);
+}
+
+static struct exact_ref *ref_of(struct exactness *x, const struct exact_point *p) {
+    struct exact_ref *r = &x->ref[p->v[FACTOR_MODEL]][p->v[FACTOR_KV]][p->v[FACTOR_BLOCK]]
+                                 [p->v[FACTOR_LENGTH]];
+    if (!r->model) {
+        *r = (struct exact_ref){
+            .model = x->model[p->v[FACTOR_MODEL]].model,
+            .kv = (enum kv_dtype)p->v[FACTOR_KV],
+            .block_tok = blocks[p->v[FACTOR_BLOCK]],
+            .n_tok = lengths[p->v[FACTOR_LENGTH]],
+        };
+        exact_ref_open(r, x->ops[0], 7);
+    }
+    return r;
+}
+
+static void judge_point(struct exactness *x, const struct exact_point *p, uint64_t seed) {
+    const struct exact_ref *r = ref_of(x, p);
+    const uint32_t most = (r->n_tok - 1) / r->block_tok; /* what a lookup may name */
+    const struct exact_conditions c = {
+        .source = (enum exact_source)p->v[FACTOR_SOURCE],
+        .reuse_blocks = (p->v[FACTOR_REUSE] * most + REUSE_STEPS - 1) / REUSE_STEPS,
+        .chunk = chunks[p->v[FACTOR_CHUNK]],
+        .batch = p->v[FACTOR_BATCH] + 1u,
+        .slot = p->v[FACTOR_SLOT],
+        .threads = p->v[FACTOR_THREADS] + 1u,
+        .ops = x->ops[p->v[FACTOR_ISA]],
+        .team = x->team[p->v[FACTOR_THREADS]],
+        .seed = seed,
+    };
+    judge(x, r, &c, quant_type_find(types[p->v[FACTOR_MODEL]])->name);
+}
+
+static void tiny_points(struct exactness *x, size_t n_random) {
+    const uint8_t n_values[N_FACTORS] = {
+        [FACTOR_SOURCE] = N_SOURCES,        [FACTOR_REUSE] = REUSE_STEPS + 1,
+        [FACTOR_CHUNK] = ARRAY_LEN(chunks), [FACTOR_BATCH] = EXACT_MAX_BATCH,
+        [FACTOR_SLOT] = EXACT_MAX_BATCH,    [FACTOR_THREADS] = MAX_THREADS,
+        [FACTOR_ISA] = x->n_ops,            [FACTOR_MODEL] = ARRAY_LEN(types),
+        [FACTOR_KV] = 2,                    [FACTOR_BLOCK] = ARRAY_LEN(blocks),
+        [FACTOR_LENGTH] = ARRAY_LEN(lengths),
+    };
+    struct exact_point *pairs;
+    size_t n_pairs = exact_points_pairs(n_values, 1, &pairs);
+    for (size_t i = 0; i < n_pairs; i++)
+        judge_point(x, &pairs[i], i);
+    free(pairs);
+    printf("tiny models: every pair of values: %zu points\n", n_pairs);
+    uint64_t rng = x->seed;
+    for (size_t i = 0; i < n_random; i++) {
+        struct exact_point p = exact_point_random(n_values, &rng);
+        judge_point(x, &p, exact_random(&rng));
+    }
+    printf("tiny models: %zu random points of seed %llu\n", n_random, (unsigned long long)x->seed);
+}
+
+static uint32_t below(uint64_t *rng, uint32_t n) {
+    return (uint32_t)(exact_random(rng) % n);
+}
+
+/* The scalar kernels take seconds a hundred rows here, so the prompt is short and points are few. */
+static void real_model_points(struct exactness *x, const char *path, size_t n_points) {
+    struct errbuf eb;
+    struct model *m;
+    const struct model_load_cfg load = {.path = path, .digest_cache_dir = ""};
+    if (model_load(&m, &load, &eb) < 0) {
+        printf("FAIL %s\n", eb.text);
+        x->n_failed++;
+        return;
+    }
+    struct exact_ref r = {.model = m, .kv = KV_F16, .block_tok = 32, .n_tok = 101};
+    exact_ref_open(&r, x->ops[0], 11);
+    uint64_t rng = x->seed + 1;
+    for (size_t i = 0; i < n_points; i++) {
+        /* Every fifth point scalar; the rest on whatever vector kernels are here. */
+        size_t isa = i % 5 == 4 || x->n_ops == 1 ? 0 : 1 + below(&rng, x->n_ops - 1u);
+        uint32_t threads = 1 + below(&rng, MAX_THREADS);
+        const struct exact_conditions c = {
+            .source = (enum exact_source)(i % N_SOURCES),
+            .reuse_blocks = 1 + below(&rng, 3),
+            .chunk = chunks[below(&rng, ARRAY_LEN(chunks))],
+            .batch = 1 + below(&rng, 4),
+            .slot = below(&rng, 4),
+            .threads = threads,
+            .ops = x->ops[isa],
+            .team = x->team[threads - 1],
+            .seed = exact_random(&rng),
+        };
+        judge(x, &r, &c, path);
+    }
+    printf("%s: %zu points\n", m->hp.name, n_points);
+    exact_ref_close(&r);
+    model_free(m);
+}
+
+static void open_all(struct exactness *x) {
+    struct errbuf eb;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct kern_ops *ops = kernels_pick(isas[i], &eb);
+        if (ops)
+            x->ops[x->n_ops++] = ops;
+        else
+            printf("isa %s left out: %s\n", isas[i], eb.text);
+    }
+    CHECK(x->n_ops && strcmp(x->ops[0]->name, isas[0]) == 0);
+    for (unsigned i = 0; i < MAX_THREADS; i++)
+        CHECK(kern_team_new(&x->team[i], i + 1, &eb) == 0);
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct tiny_spec s = tiny_spec_of(types[i]);
+        s.untied = i % 2; /* both kinds of head, and RoPE with and without divisors */
+        s.rope_freqs = i / 2 % 2;
+        tiny_model_open(&x->model[i], &s);
+    }
+}
+
+static void close_all(struct exactness *x) {
+    struct exact_ref *r = &x->ref[0][0][0][0];
+    for (size_t i = 0; i < sizeof(x->ref) / sizeof(*r); i++)
+        if (r[i].model)
+            exact_ref_close(&r[i]);
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        tiny_model_close(&x->model[i]);
+    for (unsigned i = 0; i < MAX_THREADS; i++)
+        kern_team_free(x->team[i]);
+}
+
+int main(int argc, char **argv) {
+    static const struct option opts[] = {
+        {"long", no_argument, NULL, 'l'},
+        {"points", required_argument, NULL, 'p'},
+        {"seed", required_argument, NULL, 's'},
+        {NULL, 0, NULL, 0},
+    };
+    static struct exactness x;
+    size_t n_random = 500, n_real = 10;
+    x.seed = (uint64_t)time(NULL);
+    for (int c; (c = getopt_long(argc, argv, "", opts, NULL)) != -1;) {
+        if (c == 'l')
+            n_random = 10000, n_real = 200;
+        else if (c == 'p')
+            n_random = strtoul(optarg, NULL, 10);
+        else if (c == 's')
+            x.seed = strtoull(optarg, NULL, 10);
+        else
+            return 2;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("seed %llu\n", (unsigned long long)x.seed);
+    open_all(&x);
+    tiny_points(&x, n_random);
+    const char *path = getenv("INCIPIT_TEST_MODEL");
+    if (path && *path)
+        real_model_points(&x, path, n_real);
+    else
+        printf("INCIPIT_TEST_MODEL is not set: tiny models only\n");
+    close_all(&x);
+    printf("%zu points run, %zu failed\n", x.n_run, x.n_failed);
+    return x.n_failed ? 1 : 0;
+}
