@@ -31,8 +31,8 @@ bool str_ends(struct str s, struct str suffix);
 size_t str_find(struct str s, struct str needle, size_t from);
 struct str str_trim(struct str s); /* spaces, tabs, CR, LF off both ends */
 struct str str_cut(struct str s, size_t off, size_t n); /* clamped sub-view */
-/* Takes the text up to sep off the front of *rest into *ret; false when *rest was used up. "a,,b" gives
- * "a", "", "b"; an empty *rest gives nothing. Start with *rest = the whole text. */
+/* Takes the text up to sep off the front of *rest into *ret; false when *rest was used up. "a,,b," gives
+ * "a", "", "b". Start with *rest = the whole text. */
 bool str_split(struct str *rest, char sep, struct str *ret);
 /* The whole view as a decimal number; ERR_INVALID for anything else, signs and spaces included. */
 int str_to_u64(struct str s, uint64_t *ret);
@@ -42,6 +42,8 @@ int str_to_f64(struct str s, double *ret);
 char *str_dup(struct str s); /* heap, NUL-terminated; NULL when out of memory */
 /* True when s is well-formed UTF-8 (no surrogates, no overlong forms). */
 bool str_is_utf8(struct str s);
+/* Bytes of the well-formed sequence at the front, 0 when there is none. */
+size_t str_utf8_len(struct str s);
 
 struct strbuf {
     char *p; /* NULL until the first byte */

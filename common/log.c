@@ -1,0 +1,228 @@
+#include "common/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 2048u
+#define SITES 64u /* events whose rate is watched at once; a collision restarts the window */
+
+struct site {
+    const char *event; /* by address: events are constants */
+    uint64_t window_start_ns;
+    uint32_t written, suppressed;
+};
+
+struct log {
+    struct log_cfg cfg;
+    atomic_int level;
+    _Atomic uint64_t dropped, suppressed;
+    pthread_mutex_t lock; /* covers all below */
+    pthread_cond_t work, idle;
+    pthread_t thread;
+    bool stop, writing;
+    char *ring; /* [cfg.ring_bytes] */
+    size_t head, used;
+    struct site sites[SITES];
+};
+
+static void write_all(int fd, const char *p, size_t n) {
+    while (n) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return; /* the reader is gone: nobody to tell */
+        p += k;
+        n -= (size_t)k;
+    }
+}
+
+static void *writer_main(void *arg) {
+    struct log *l = arg;
+    pthread_mutex_lock(&l->lock);
+    while (l->used || !l->stop) {
+        if (!l->used) {
+            pthread_cond_broadcast(&l->idle);
+            pthread_cond_wait(&l->work, &l->lock);
+            continue;
+        }
+        size_t n = MIN(l->used, l->cfg.ring_bytes - l->head);
+        const char *p = l->ring + l->head;
+        l->writing = true; /* the bytes stay in the ring until written */
+        pthread_mutex_unlock(&l->lock);
+        write_all(l->cfg.fd, p, n);
+        pthread_mutex_lock(&l->lock);
+        l->writing = false;
+        l->head = (l->head + n) % l->cfg.ring_bytes;
+        l->used -= n;
+    }
+    pthread_cond_broadcast(&l->idle);
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+int log_new(struct log **ret, const struct log_cfg *cfg) {
+    struct log *l = calloc(1, sizeof(*l));
+    if (!l)
+        return -ENOMEM;
+    l->cfg = *cfg;
+    l->cfg.clk = cfg->clk ? cfg->clk : clock_real();
+    l->cfg.ring_bytes = cfg->ring_bytes ? cfg->ring_bytes : 256u << 10;
+    l->cfg.burst = cfg->burst ? cfg->burst : 20;
+    l->cfg.window_ns = cfg->window_ns ? cfg->window_ns : NS_PER_S;
+    atomic_init(&l->level, (int)cfg->level);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->idle, NULL);
+    int rv = 0;
+    if (!cfg->sync) {
+        l->ring = malloc(l->cfg.ring_bytes);
+        rv = l->ring ? -pthread_create(&l->thread, NULL, writer_main, l) : -ENOMEM;
+    }
+    if (rv < 0) {
+        free(l->ring);
+        free(l);
+        return rv;
+    }
+    *ret = l;
+    return 0;
+}
+
+void log_free(struct log *l) {
+    if (!l)
+        return;
+    if (!l->cfg.sync) {
+        pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        pthread_cond_signal(&l->work);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->idle);
+    pthread_mutex_destroy(&l->lock);
+    free(l->ring);
+    free(l);
+}
+
+void log_flush(struct log *l) {
+    if (!l || l->cfg.sync)
+        return;
+    pthread_mutex_lock(&l->lock);
+    while (l->used || l->writing)
+        pthread_cond_wait(&l->idle, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+}
+
+void log_set_level(struct log *l, enum log_level level) {
+    if (l)
+        atomic_store_explicit(&l->level, (int)level, memory_order_relaxed);
+}
+
+bool log_on(const struct log *l, enum log_level level) {
+    return l && (int)level >= atomic_load_explicit(&l->level, memory_order_relaxed);
+}
+
+uint64_t log_dropped_total(const struct log *l) {
+    return l ? atomic_load_explicit(&l->dropped, memory_order_relaxed) : 0;
+}
+
+uint64_t log_suppressed_total(const struct log *l) {
+    return l ? atomic_load_explicit(&l->suppressed, memory_order_relaxed) : 0;
+}
+
+/* Under the lock. False: this line is one too many. *ret_missed: lines held back in the last window. */
+static bool rate_allows(struct log *l, const char *event, uint64_t now_ns, uint32_t *ret_missed) {
+    struct site *s = &l->sites[((uintptr_t)event >> 3) * 0x9e3779b1u % SITES];
+    if (s->event != event)
+        *s = (struct site){.event = event, .window_start_ns = now_ns};
+    if (now_ns - s->window_start_ns >= l->cfg.window_ns) {
+        *ret_missed = s->suppressed;
+        *s = (struct site){.event = event, .window_start_ns = now_ns};
+    }
+    if (s->written >= l->cfg.burst) {
+        s->suppressed++;
+        return false;
+    }
+    s->written++;
+    return true;
+}
+
+/* printf into dst[at..cap), never past the end; returns the new length. */
+static size_t put(char *dst, size_t at, size_t cap, const char *fmt, ...) PRINTF_LIKE(4, 5);
+static size_t put(char *dst, size_t at, size_t cap, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(dst + at, cap - at, fmt, ap);
+    va_end(ap);
+    return n < 0 ? at : MIN(at + (size_t)n, cap - 1);
+}
+
+/* One line stays one line, whatever bytes the arguments had: control characters become \xNN. */
+static size_t put_clean(char *dst, size_t at, size_t cap, const char *z) {
+    for (; *z && at + 5 < cap; z++) {
+        unsigned char c = (unsigned char)*z;
+        if (c < 0x20 || c == 0x7f)
+            at = put(dst, at, cap, "\\x%02x", c);
+        else
+            dst[at++] = (char)c;
+    }
+    return at;
+}
+
+static size_t put_time(char *dst, size_t cap, uint64_t wall_ns) {
+    time_t sec = (time_t)(wall_ns / NS_PER_S);
+    struct tm tm;
+    gmtime_r(&sec, &tm);
+    size_t n = strftime(dst, cap, "ts=%Y-%m-%dT%H:%M:%S", &tm);
+    return put(dst, n, cap, ".%03uZ", (unsigned)(wall_ns % NS_PER_S / NS_PER_MS));
+}
+
+static void emit(struct log *l, const char *line, size_t n) {
+    if (l->cfg.sync) {
+        write_all(l->cfg.fd, line, n);
+        return;
+    }
+    if (l->cfg.ring_bytes - l->used < n) {
+        atomic_fetch_add_explicit(&l->dropped, 1, memory_order_relaxed);
+        return;
+    }
+    size_t tail = (l->head + l->used) % l->cfg.ring_bytes;
+    size_t first = MIN(n, l->cfg.ring_bytes - tail);
+    memcpy(l->ring + tail, line, first);
+    memcpy(l->ring, line + first, n - first);
+    l->used += n;
+    pthread_cond_signal(&l->work);
+}
+
+void log_write_(struct log *l, enum log_level level, const char *event, const char *fmt, ...) {
+    static const char *const level_names[] = {"debug", "info", "warn", "error"};
+    char line[LINE_MAX_BYTES], kv[LINE_MAX_BYTES];
+    size_t cap = sizeof(line) - 1; /* room for the newline */
+    va_list ap;
+    va_start(ap, fmt);
+    if (vsnprintf(kv, sizeof(kv), fmt, ap) < 0)
+        kv[0] = '\0';
+    va_end(ap);
+
+    pthread_mutex_lock(&l->lock);
+    uint32_t missed = 0;
+    if (rate_allows(l, event, clock_mono_ns(l->cfg.clk), &missed)) {
+        size_t n = put_time(line, cap, clock_wall_ns(l->cfg.clk));
+        n = put(line, n, cap, " level=%s prog=%s event=\"%s\"", level_names[level],
+                l->cfg.prog ? l->cfg.prog : "-", event);
+        if (missed)
+            n = put(line, n, cap, " suppressed=%" PRIu32, missed);
+        if (kv[0] && kv[1])
+            n = put_clean(line, n, cap, kv);
+        line[n++] = '\n';
+        emit(l, line, n);
+    } else {
+        atomic_fetch_add_explicit(&l->suppressed, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
