@@ -48,6 +48,7 @@ static bool recall(const struct model_digest_cfg *cfg, const char *path, uint8_t
     (void)close(fd);
     if (got != (ssize_t)n + 2 * DIGEST_BYTES + 1 || have[got - 1] != '\n')
         return false;
+    have[got - 1] = 0;
     return memcmp(have, want, (size_t)n) == 0 && digest_unhex(have + n, DIGEST_BYTES, ret) == 0;
 }
 
