@@ -34,7 +34,7 @@ struct loop_work_cfg {
 
 /* 0, or an error and nothing was started. */
 int loop_work_open(struct loop_work **ret, uv_loop_t *loop, const struct loop_work_cfg *cfg);
-/* Cancels what waits, tells what runs, waits for it without blocking the loop; then all done() calls, then
+/* Cancels what waits, lets what runs end (without blocking the loop); then all done() calls, then
  * cb, then w is gone. */
 void loop_work_close(struct loop_work *w, void (*cb)(void *arg), void *arg);
 

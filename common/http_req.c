@@ -1,0 +1,303 @@
+/* Requests as handlers see them, and the answers they give. */
+#include "common/http_server.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <time.h>
+
+#include "common/check.h"
+#include "common/http_priv.h"
+#include "common/json.h"
+
+static const struct {
+    int status;
+    const char *text;
+} statuses[] = {
+    {200, "OK"},
+    {201, "Created"},
+    {204, "No Content"},
+    {400, "Bad Request"},
+    {401, "Unauthorized"},
+    {403, "Forbidden"},
+    {404, "Not Found"},
+    {405, "Method Not Allowed"},
+    {408, "Request Timeout"},
+    {409, "Conflict"},
+    {413, "Content Too Large"},
+    {414, "URI Too Long"},
+    {415, "Unsupported Media Type"},
+    {417, "Expectation Failed"},
+    {422, "Unprocessable Content"},
+    {429, "Too Many Requests"},
+    {431, "Request Header Fields Too Large"},
+    {499, "Client Closed Request"},
+    {500, "Internal Server Error"},
+    {501, "Not Implemented"},
+    {503, "Service Unavailable"},
+    {504, "Gateway Timeout"},
+    {505, "HTTP Version Not Supported"},
+};
+
+const char *http_status_text(int status) {
+    for (size_t i = 0; i < ARRAY_LEN(statuses); i++)
+        if (statuses[i].status == status)
+            return statuses[i].text;
+    return "Status";
+}
+
+struct http_req *http_req_new(struct http_server *s, struct http_conn *c) {
+    struct http_req *r = calloc(1, sizeof(*r));
+    if (!r)
+        return NULL;
+    r->s = s;
+    r->c = c;
+    r->start_ns = uv_hrtime();
+    http_server_req_made(s);
+    return r;
+}
+
+void http_req_free(struct http_req *r) {
+    if (!r)
+        return;
+    struct http_server *s = r->s;
+    strbuf_fini(&r->head);
+    strbuf_fini(&r->body);
+    strbuf_fini(&r->reply_headers);
+    free(r);
+    http_server_req_freed(s);
+}
+
+static struct str span(const struct http_req *r, struct http_span at) {
+    return (struct str){r->head.p + at.off, at.n};
+}
+
+const char *http_req_method(const struct http_req *r) {
+    return r->method;
+}
+
+/* The target in origin form; "http://host/path" loses its first part, as RFC 9112 §3.2.2 asks. */
+static struct str target(const struct http_req *r) {
+    struct str t = span(r, r->target);
+    if (str_starts(t, STR("http://")) || str_starts(t, STR("https://"))) {
+        size_t path = str_find(t, STR("/"), t.p[4] == 's' ? 8 : 7);
+        return path == SIZE_MAX ? STR("/") : str_cut(t, path, SIZE_MAX);
+    }
+    return t;
+}
+
+struct str http_req_path(const struct http_req *r) {
+    struct str t = target(r);
+    return str_cut(t, 0, str_find(t, STR("?"), 0));
+}
+
+struct str http_req_query(const struct http_req *r) {
+    struct str t = target(r);
+    size_t q = str_find(t, STR("?"), 0);
+    return q == SIZE_MAX ? STR("") : str_cut(t, q + 1, SIZE_MAX);
+}
+
+struct str http_req_query_get(const struct http_req *r, const char *key) {
+    struct str rest = http_req_query(r), pair;
+    while (str_split(&rest, '&', &pair)) {
+        size_t eq = MIN(str_find(pair, STR("="), 0), pair.n);
+        if (str_eq(str_cut(pair, 0, eq), str_of(key)))
+            return str_cut(pair, eq + 1, SIZE_MAX);
+    }
+    return (struct str){NULL, 0};
+}
+
+struct str http_req_header(const struct http_req *r, const char *name) {
+    for (uint32_t i = 0; i < r->n_headers; i++)
+        if (str_eq_nocase(span(r, r->headers[i].name), str_of(name)))
+            return span(r, r->headers[i].value);
+    return (struct str){NULL, 0};
+}
+
+struct str http_req_body(const struct http_req *r) {
+    return strbuf_view(&r->body);
+}
+
+uint64_t http_req_start_ns(const struct http_req *r) {
+    return r->start_ns;
+}
+
+void http_req_set_data(struct http_req *r, void *data) {
+    r->data = data;
+}
+
+void *http_req_data(const struct http_req *r) {
+    return r->data;
+}
+
+void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *arg), void *arg) {
+    r->gone_cb = cb;
+    r->gone_arg = arg;
+}
+
+bool http_req_is_gone(const struct http_req *r) {
+    return !r->c || sm_at(&r->c->sm) == CONN_DROPPED;
+}
+
+int http_reply_header(struct http_req *r, const char *name, const char *value) {
+    for (const char *p = value; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            return ERR_INVALID;
+    strbuf_addf(&r->reply_headers, "%s: %s\r\n", name, value);
+    return 0;
+}
+
+/* Status line and headers. length < 0: of unknown length (chunked, or until close). */
+static void add_head(struct http_req *r, int status, const char *ctype, int64_t length, bool close,
+                     struct strbuf *out) {
+    char date[40];
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    strbuf_addf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_status_text(status), date);
+    if (ctype)
+        strbuf_addf(out, "Content-Type: %s\r\n", ctype);
+    if (length >= 0)
+        strbuf_addf(out, "Content-Length: %" PRId64 "\r\n", length);
+    else if (!r->is_http10)
+        strbuf_addz(out, "Transfer-Encoding: chunked\r\n");
+    if (close)
+        strbuf_addz(out, "Connection: close\r\n");
+    else if (r->is_http10)
+        strbuf_addz(out, "Connection: keep-alive\r\n");
+    strbuf_adds(out, strbuf_view(&r->reply_headers));
+    strbuf_addz(out, "\r\n");
+}
+
+/* Takes r off its connection and frees it; the connection goes on. */
+static void end(struct http_req *r, bool close_after) {
+    struct http_conn *c = r->c;
+    if (c) {
+        c->req = NULL;
+        if (sm_at(&c->sm) != CONN_DROPPED)
+            http_conn_answered(c, close_after);
+    }
+    http_req_free(r);
+}
+
+static bool must_close(const struct http_req *r) {
+    return !r->keep_alive || http_server_is_draining(r->s) ||
+           r->c->n_requests >= http_server_cfg_of(r->s)->max_requests_per_conn;
+}
+
+void http_reply(struct http_req *r, int status, const char *ctype, struct str body) {
+    CHECK(!r->streaming);
+    if (http_req_is_gone(r)) {
+        end(r, true);
+        return;
+    }
+    bool close = must_close(r);
+    struct strbuf head;
+    strbuf_init(&head);
+    add_head(r, status, ctype, (int64_t)body.n, close, &head);
+    if (head.oom)
+        http_conn_drop(r->c);
+    else
+        http_conn_write(r->c, strbuf_view(&head), r->is_head ? STR("") : body, STR(""));
+    strbuf_fini(&head);
+    end(r, close);
+}
+
+void http_reply_json(struct http_req *r, int status, struct str body) {
+    http_reply(r, status, "application/json", body);
+}
+
+void http_reply_error(struct http_req *r, int status, const char *type, const char *param,
+                      const char *code, const char *fmt, ...) {
+    struct strbuf text, json;
+    struct json_w w;
+    va_list ap;
+    strbuf_init(&text);
+    strbuf_init(&json);
+    va_start(ap, fmt);
+    strbuf_vaddf(&text, fmt, ap);
+    va_end(ap);
+    json_w_init(&w, &json);
+    json_w_obj(&w);
+    json_w_key(&w, "error");
+    json_w_obj(&w);
+    json_w_kstr(&w, "message", strbuf_view(&text));
+    json_w_kstr(&w, "type", str_of(type));
+    json_w_key(&w, "param");
+    if (param)
+        json_w_strz(&w, param);
+    else
+        json_w_null(&w);
+    json_w_key(&w, "code");
+    if (code)
+        json_w_strz(&w, code);
+    else
+        json_w_null(&w);
+    json_w_end(&w);
+    json_w_end(&w);
+    strbuf_addc(&json, '\n');
+    http_reply_json(r, status, strbuf_view(&json));
+    strbuf_fini(&text);
+    strbuf_fini(&json);
+}
+
+int http_stream_begin(struct http_req *r, int status, const char *ctype) {
+    CHECK(!r->streaming);
+    r->streaming = true;
+    if (http_req_is_gone(r))
+        return ERR_CLOSED;
+    struct strbuf head;
+    strbuf_init(&head);
+    if (r->is_http10)
+        r->keep_alive = false; /* its end is the connection's */
+    r->keep_alive = !must_close(r);
+    add_head(r, status, ctype, -1, !r->keep_alive, &head);
+    if (head.oom)
+        http_conn_drop(r->c);
+    else
+        http_conn_write(r->c, strbuf_view(&head), STR(""), STR(""));
+    strbuf_fini(&head);
+    return http_req_is_gone(r) ? ERR_CLOSED : 0;
+}
+
+size_t http_stream_unsent(const struct http_req *r) {
+    return http_req_is_gone(r) ? 0 : r->c->unsent;
+}
+
+int http_stream_write(struct http_req *r, const void *p, size_t n) {
+    CHECK(r->streaming);
+    if (http_req_is_gone(r))
+        return ERR_CLOSED;
+    if (n == 0 || r->is_head)
+        return 0; /* an empty chunk would be the last one */
+    size_t max = http_server_cfg_of(r->s)->max_unsent_bytes;
+    if (r->c->unsent > max || (r->c->unsent && n > max - r->c->unsent))
+        return ERR_BUSY;
+    char size[24];
+    int len = snprintf(size, sizeof(size), "%zx\r\n", n);
+    if (r->is_http10)
+        http_conn_write(r->c, STR(""), (struct str){p, n}, STR(""));
+    else
+        http_conn_write(r->c, (struct str){size, (size_t)len}, (struct str){p, n}, STR("\r\n"));
+    return http_req_is_gone(r) ? ERR_CLOSED : 0;
+}
+
+void http_stream_on_drained(struct http_req *r, void (*cb)(struct http_req *r, void *arg),
+                            void *arg) {
+    r->drained_cb = cb;
+    r->drained_arg = arg;
+}
+
+void http_stream_end(struct http_req *r) {
+    CHECK(r->streaming);
+    if (!http_req_is_gone(r) && !r->is_http10 && !r->is_head)
+        http_conn_write(r->c, STR("0\r\n\r\n"), STR(""), STR(""));
+    end(r, !r->keep_alive);
+}
+
+void http_stream_abort(struct http_req *r) {
+    CHECK(r->streaming);
+    if (!http_req_is_gone(r))
+        http_conn_drop(r->c);
+    end(r, true);
+}

@@ -1,0 +1,210 @@
+#include "common/svc_main.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include "common/check.h"
+#include "common/err.h"
+#include "common/sm.h"
+
+extern char **environ;
+
+/*  START --> RUN --SIGTERM--> DRAIN --drained, timeout, 2nd signal--> STOP
+ *    \--------+--------------------------------------------------------^   */
+enum svc_state { SVC_START, SVC_RUN, SVC_DRAIN, SVC_STOP, SVC_STATE_NR };
+static const struct sm_state svc_states[SVC_STATE_NR] = {
+    [SVC_START] = {"start", SM_INITIAL, BIT(SVC_RUN)},
+    [SVC_RUN] = {"run", 0, BIT(SVC_DRAIN) | BIT(SVC_STOP)},
+    [SVC_DRAIN] = {"drain", 0, BIT(SVC_STOP)},
+    [SVC_STOP] = {"stop", SM_FINAL, 0},
+};
+
+#define STOP_PATIENCE_MS 15000u /* for handles to close before the process ends without them */
+
+struct svc_private_ {
+    struct svc pub;
+    const struct svc_ops *ops;
+    void *cfg;
+    uv_loop_t loop;
+    uv_signal_t term, intr;
+    uv_timer_t timer; /* drain timeout, then stop patience */
+    uv_async_t drained_wakeup;
+    struct sm sm;
+    bool ready, start_failed;
+    int exit_code;
+};
+
+static uint32_t opt_u32(const struct svc_private_ *p, const char *name) {
+    const struct cfg_opt *o = cfg_find(p->ops->table, name);
+    CHECK(o); /* the daemon's table lacks SVC_OPTIONS */
+    return *(const uint32_t *)cfg_field(o, p->cfg);
+}
+
+static void print_handle(uv_handle_t *h, void *arg) {
+    struct svc_private_ *p = arg;
+    if (uv_is_active(h) && uv_has_ref(h))
+        log_error(p->pub.log, "handle still open at exit", "type=%s closing=%d",
+                  uv_handle_type_name(h->type), uv_is_closing(h));
+}
+
+static void on_patience_over(uv_timer_t *t) {
+    struct svc_private_ *p = t->data;
+    uv_walk(&p->loop, print_handle, p);
+    log_flush(p->pub.log);
+    _exit(SVC_EXIT_FAILED);
+}
+
+static void enter_stop(struct svc_private_ *p) {
+    sm_move(&p->sm, SVC_STOP);
+    uv_timer_start(&p->timer, on_patience_over, STOP_PATIENCE_MS, 0);
+    uv_unref((uv_handle_t *)&p->timer);
+    uv_close((uv_handle_t *)&p->term, NULL);
+    uv_close((uv_handle_t *)&p->intr, NULL);
+    uv_close((uv_handle_t *)&p->drained_wakeup, NULL);
+    p->ops->stop(&p->pub);
+}
+
+static void on_drain_timeout(uv_timer_t *t) {
+    struct svc_private_ *p = t->data;
+    log_warn(p->pub.log, "drain timeout, stopping with work in flight");
+    enter_stop(p);
+}
+
+static void begin_end(struct svc_private_ *p, const char *why) {
+    if (sm_at(&p->sm) == SVC_DRAIN) {
+        log_warn(p->pub.log, "second signal, stopping now", "why=%s", why);
+        enter_stop(p);
+        return;
+    }
+    if (sm_at(&p->sm) != SVC_RUN)
+        return;
+    log_info(p->pub.log, "draining", "why=%s", why);
+    if (!p->ops->drain) {
+        enter_stop(p);
+        return;
+    }
+    sm_move(&p->sm, SVC_DRAIN);
+    uv_timer_start(&p->timer, on_drain_timeout, opt_u32(p, "drain_timeout_ms"), 0);
+    p->ops->drain(&p->pub);
+}
+
+static void on_signal(uv_signal_t *h, int signum) {
+    begin_end(h->data, signum == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+/* Drained is taken up from the loop, so that the caller may be anywhere inside its own structures. */
+static void on_drained_wakeup(uv_async_t *h) {
+    struct svc_private_ *p = h->data;
+    if (sm_at(&p->sm) == SVC_DRAIN)
+        enter_stop(p);
+}
+
+void svc_drained(struct svc *s) {
+    if (sm_at(&s->priv->sm) == SVC_DRAIN)
+        uv_async_send(&s->priv->drained_wakeup);
+}
+
+bool svc_is_draining(const struct svc *s) {
+    return sm_at(&s->priv->sm) >= SVC_DRAIN;
+}
+
+void svc_fail(struct svc *s, int rv, const char *what) {
+    log_error(s->log, "fatal", "what='%s' err='%s'", what, err_text(rv));
+    s->priv->exit_code = SVC_EXIT_FAILED;
+    begin_end(s->priv, "fatal error");
+}
+
+void svc_ready(struct svc *s, const char *fmt, ...) {
+    if (s->priv->ready)
+        return;
+    s->priv->ready = true;
+    va_list ap;
+    va_start(ap, fmt);
+    printf("ready prog=%s pid=%d ", s->priv->ops->prog.name, (int)getpid());
+    vprintf(fmt, ap);
+    va_end(ap);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static int open_handles(struct svc_private_ *p) {
+    int rv = uv_loop_init(&p->loop);
+    if (rv < 0)
+        return rv;
+    p->pub.loop = &p->loop;
+    if ((rv = uv_signal_init(&p->loop, &p->term)) < 0 ||
+        (rv = uv_signal_init(&p->loop, &p->intr)) < 0 || (rv = uv_timer_init(&p->loop, &p->timer)) < 0 ||
+        (rv = uv_async_init(&p->loop, &p->drained_wakeup, on_drained_wakeup)) < 0)
+        return rv; /* the process ends with it */
+    p->term.data = p->intr.data = p->timer.data = p->drained_wakeup.data = p;
+    if ((rv = uv_signal_start(&p->term, on_signal, SIGTERM)) < 0 ||
+        (rv = uv_signal_start(&p->intr, on_signal, SIGINT)) < 0)
+        return rv;
+    return 0;
+}
+
+static void close_own_handles(struct svc_private_ *p) {
+    uv_close((uv_handle_t *)&p->term, NULL);
+    uv_close((uv_handle_t *)&p->intr, NULL);
+    uv_close((uv_handle_t *)&p->drained_wakeup, NULL);
+    uv_close((uv_handle_t *)&p->timer, NULL);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+}
+
+static int run(struct svc_private_ *p) {
+    struct errbuf eb = {{0}};
+    int rv = open_handles(p);
+    if (rv < 0) {
+        log_error(p->pub.log, "start failed", "err='%s'", err_text(rv));
+        return SVC_EXIT_START;
+    }
+    rv = p->ops->start(&p->pub, p->cfg, &eb);
+    if (rv < 0) {
+        log_error(p->pub.log, "start failed", "err='%s' code=%s", eb.text, err_name(rv));
+        close_own_handles(p);
+        uv_loop_close(&p->loop);
+        return SVC_EXIT_START;
+    }
+    sm_move(&p->sm, SVC_RUN);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    uv_close((uv_handle_t *)&p->timer, NULL);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    if (p->ops->free)
+        p->ops->free(&p->pub);
+    log_info(p->pub.log, "stopped", "exit=%d", p->exit_code);
+    return uv_loop_close(&p->loop) < 0 ? SVC_EXIT_FAILED : p->exit_code;
+}
+
+int svc_main(const struct svc_ops *ops, int argc, char **argv) {
+    struct errbuf eb = {{0}};
+    struct svc_private_ p = {.ops = ops};
+    p.pub.priv = &p;
+    p.pub.clk = clock_real();
+    p.cfg = alloc_array(1, ops->table->struct_bytes);
+    if (!p.cfg)
+        return SVC_EXIT_START;
+    int rv = cfg_load(ops->table, &ops->prog, p.cfg, argc, argv, environ, stdout, &eb);
+    if (rv != 0) {
+        if (rv < 0)
+            fprintf(stderr, "%s: %s\n", ops->prog.name, eb.text);
+        free(p.cfg);
+        return rv < 0 ? SVC_EXIT_USAGE : SVC_EXIT_OK;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    sm_init(&p.sm, svc_states, SVC_STATE_NR, SVC_START);
+    struct log_cfg lc = {.prog = ops->prog.name, .fd = STDERR_FILENO,
+                         .level = (enum log_level)opt_u32(&p, "log_level")};
+    int code = SVC_EXIT_START;
+    rv = log_new(&p.pub.log, &lc);
+    if (rv < 0) {
+        fprintf(stderr, "%s: log: %s\n", ops->prog.name, err_text(rv));
+    } else {
+        code = run(&p);
+        log_free(p.pub.log);
+    }
+    cfg_free(ops->table, p.cfg);
+    free(p.cfg);
+    return code;
+}
