@@ -1,5 +1,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -98,7 +99,8 @@ static int setup_nodes(void **state, uint32_t n_nodes, bool is_unix) {
     f->n_nodes = n_nodes;
     for (uint32_t i = 0; i < n_nodes; i++) {
         if (is_unix)
-            snprintf(f->addrs[i], sizeof(f->addrs[i]), "unix:/tmp/kvt-%d-%u.sock", (int)getpid(), i);
+            snprintf(f->addrs[i], sizeof(f->addrs[i]), "unix:/tmp/kvt-%d-%u.sock",
+                     (int)getpid(), i);
         else
             snprintf(f->addrs[i], sizeof(f->addrs[i]), "127.0.0.1:0");
         assert_int_equal(fake_node_open(&f->nodes[i], &f->loop, f->addrs[i], (uint16_t)(10 + i)),
