@@ -1,7 +1,8 @@
 /* exact_run.h - one prompt computed under given conditions, compared bit for bit with a reference run.
  *
  * The reference is the scalar kernels, one thread, alone, in one chunk, from position 0. Every other way
- * to get the same rows must give the same logits and the same KV bytes.
+ * to get the same rows must give the same logits and the same KV bytes. In numerics blas the reference
+ * goes through OpenBLAS, and so do the judged rows; rows of generated tokens are other bits there.
  * Thread: the test's. Failure: CHECKs for what the test itself needs; differences are returned. */
 #pragma once
 
@@ -13,6 +14,7 @@ enum exact_source { SOURCE_COLD, SOURCE_OWN, SOURCE_FETCHED, N_SOURCES };
 
 struct exact_ref {
     const struct model *model;
+    struct matmul_blas *blas; /* NULL: numerics exact */
     enum kv_dtype kv;
     uint32_t block_tok, n_tok, n_pages;
     size_t page_bytes;

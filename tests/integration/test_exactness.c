@@ -15,6 +15,7 @@
 #include "tests/support/tiny_model.h"
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/kernels.h"
+#include "worker/kernels/matmul_blas.h"
 #include "worker/kernels/quant.h"
 
 static const uint32_t chunks[] = {1, 2, 7, 16, 31, 32, 33, 64, 127, 512};
@@ -154,6 +155,45 @@ static void real_model_points(struct exactness *x, const char *path, size_t n_po
     model_free(m);
 }
 
+/* Numerics blas promises the same for rows that are not generated: any chunk, batch, slot and number of
+ * threads. Its bits are not those of the exact kernels, so it has references of its own. */
+static void blas_points(struct exactness *x, size_t n_points) {
+    struct errbuf eb;
+    struct matmul_blas *blas;
+    if (matmul_blas_new(&blas, 160, MAX_THREADS, &eb) < 0) {
+        printf("numerics blas left out: %s\n", eb.text);
+        return;
+    }
+    uint64_t rng = x->seed + 2;
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+        struct exact_ref r = {.model = x->model[t].model,
+                              .blas = blas,
+                              .kv = (enum kv_dtype)(t % 2),
+                              .block_tok = 32,
+                              .n_tok = 161};
+        exact_ref_open(&r, x->ops[x->n_ops - 1], 7);
+        for (size_t i = 0; i < n_points / ARRAY_LEN(types); i++) {
+            uint32_t threads = 1 + below(&rng, MAX_THREADS);
+            const struct exact_conditions c = {
+                .source = (enum exact_source)(i % N_SOURCES),
+                .reuse_blocks = below(&rng, 6),
+                .chunk = chunks[below(&rng, ARRAY_LEN(chunks))],
+                .batch = 1 + below(&rng, EXACT_MAX_BATCH),
+                .slot = below(&rng, EXACT_MAX_BATCH),
+                .threads = threads,
+                .ops = x->ops[below(&rng, x->n_ops)],
+                .team = x->team[threads - 1],
+                .seed = exact_random(&rng),
+            };
+            judge(x, &r, &c, "blas");
+        }
+        exact_ref_close(&r);
+    }
+    printf("numerics blas (%s %s): %zu points\n", matmul_blas_version(blas), matmul_blas_core(blas),
+           n_points);
+    matmul_blas_free(blas);
+}
+
 static void open_all(struct exactness *x) {
     struct errbuf eb;
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
@@ -209,6 +249,7 @@ int main(int argc, char **argv) {
     printf("seed %llu\n", (unsigned long long)x.seed);
     open_all(&x);
     tiny_points(&x, n_random);
+    blas_points(&x, n_random / 5);
     const char *path = getenv("INCIPIT_TEST_MODEL");
     if (path && *path)
         real_model_points(&x, path, n_real);
