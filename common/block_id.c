@@ -25,28 +25,23 @@ static void update_tokens(struct digest *d, const int32_t *tok, size_t n) {
     }
 }
 
-void block_chain_extend(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
-                        size_t n_tok, struct block_id *ids, size_t n_have) {
+void block_chain_next(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
+                      size_t i, struct block_id *ids) {
     static const uint8_t zero_salt[BLOCK_SALT_BYTES];
-    CHECK(cfg->block_tok > 0);
-    struct block_id parent;
-    if (n_have)
-        parent = ids[n_have - 1];
-    else
-        block_id_root(cfg->namespace_digest, &parent);
-    size_t n_blocks = n_tok / cfg->block_tok;
-    for (size_t i = n_have; i < n_blocks; i++) {
-        bool is_public = !cfg->salt || i < cfg->n_public_blocks;
-        digest_begin(d);
-        digest_update(d, parent.b, BLOCK_ID_BYTES);
-        digest_update(d, is_public ? zero_salt : cfg->salt, BLOCK_SALT_BYTES);
-        update_tokens(d, tok + i * cfg->block_tok, cfg->block_tok);
-        digest_end(d, ids[i].b);
-        parent = ids[i];
-    }
+    struct block_id root;
+    if (i == 0)
+        block_id_root(cfg->namespace_digest, &root);
+    bool is_public = !cfg->salt || i < cfg->n_public_blocks;
+    digest_begin(d);
+    digest_update(d, i ? ids[i - 1].b : root.b, BLOCK_ID_BYTES);
+    digest_update(d, is_public ? zero_salt : cfg->salt, BLOCK_SALT_BYTES);
+    update_tokens(d, tok, cfg->block_tok);
+    digest_end(d, ids[i].b);
 }
 
 void block_chain(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
                  size_t n_tok, struct block_id *ret) {
-    block_chain_extend(d, cfg, tok, n_tok, ret, 0);
+    CHECK(cfg->block_tok > 0);
+    for (size_t i = 0; i < n_tok / cfg->block_tok; i++)
+        block_chain_next(d, cfg, tok + i * cfg->block_tok, i, ret);
 }

@@ -38,9 +38,9 @@ struct block_chain_cfg {
 /* Writes n_tok/B ids to ret, which has room for them. d is scratch. */
 void block_chain(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
                  size_t n_tok, struct block_id *ret);
-/* The same when ids[0..n_have) are there already: writes ids[n_have .. n_tok/B). tok from position 0. */
-void block_chain_extend(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
-                        size_t n_tok, struct block_id *ids, size_t n_have);
+/* One block more: ids[0..i) are there, tok [B] are the tokens of block i; writes ids[i]. */
+void block_chain_next(struct digest *d, const struct block_chain_cfg *cfg, const int32_t *tok,
+                      size_t i, struct block_id *ids);
 
 static inline size_t block_count_lookup(size_t n_tok, uint32_t block_tok) {
     return n_tok ? (n_tok - 1) / block_tok : 0;

@@ -42,11 +42,14 @@ struct engine_cfg {
     uint32_t max_ctx;    /* prompt + generated tokens of one request */
     uint32_t max_seqs;   /* sequences in one step */
     uint32_t chunk_tok;  /* rows in one step; at least max_seqs */
-    uint32_t max_queue;  /* accepted requests that are not yet running */
+    uint32_t max_logit_rows; /* rows with logits in one step; at least max_seqs */
+    uint32_t max_queue;  /* accepted requests beyond max_seqs; more are ERR_BUSY */
     uint32_t n_pages;
     enum fetch_mode fetch;
     struct kv_remote *remote; /* NULL: no cache service; outlives the engine */
-    uint32_t put_queue_blocks; /* pages that may wait for a put */
+    uint32_t put_queue_blocks; /* pages that may wait for a put; 0: nothing is put */
+    bool (*may_put)(void *arg); /* asked before each put (is the model file still the same?); or NULL */
+    void *may_put_arg;
     struct worker_metrics *met; /* NULL: not counted */
 };
 
@@ -66,6 +69,6 @@ void engine_cancel(struct engine *e, struct gen_request *r);
  * put_wait_ms have passed since. */
 void engine_drain(struct engine *e, uint64_t put_wait_ms, void (*cb)(void *data), void *data);
 
-/* Something may have changed outside: cache tried again at once, heartbeat for /healthz. */
-uint64_t engine_heartbeat_ns(const struct engine *e); /* last time the engine thread was seen alive */
-uint32_t engine_n_active(const struct engine *e);     /* accepted and not done */
+/* When the engine thread last went through its loop: at least every 250 ms and every forward pass. */
+uint64_t engine_heartbeat_ns(const struct engine *e);
+uint32_t engine_n_open(const struct engine *e); /* accepted and not done */
