@@ -609,6 +609,11 @@ void rpc_conn_close_after_flush(struct rpc_conn *c, uint32_t linger_ms, rpc_conn
     update_poll(c);
 }
 
+void rpc_conn_cut(struct rpc_conn *c) {
+    if (c->state == CONN_LINGER)
+        conn_close_handles(c);
+}
+
 static void on_poll(uv_poll_t *h, int status, int events) {
     struct rpc_conn *c = h->data;
     bool was_kicked = c->is_kicked;

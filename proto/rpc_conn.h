@@ -78,6 +78,9 @@ void rpc_conn_close(struct rpc_conn *c, rpc_conn_close_cb cb);
 /* Sends what is queued first, for at most linger_ms; reads nothing more. */
 void rpc_conn_close_after_flush(struct rpc_conn *c, uint32_t linger_ms, rpc_conn_close_cb cb);
 
+/* Cuts the lingering of the latter short; nothing in any other state. */
+void rpc_conn_cut(struct rpc_conn *c);
+
 /* A reference keeps the memory, not the connection: sends after close are ERR_CLOSED. */
 struct rpc_conn *rpc_conn_ref(struct rpc_conn *c);
 void rpc_conn_unref(struct rpc_conn *c);

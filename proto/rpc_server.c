@@ -353,8 +353,11 @@ void rpc_server_close(struct rpc_server *s, void (*cb)(void *arg), void *cb_arg)
     s->close_cb = cb;
     s->close_arg = cb_arg;
     rpc_server_stop_listening(s);
-    LIST_FOREACH_SAFE(&s->conns, it, tmp)
-        drop(LIST_ENTRY(it, struct srv_conn, link));
+    LIST_FOREACH_SAFE(&s->conns, it, tmp) {
+        struct srv_conn *sc = LIST_ENTRY(it, struct srv_conn, link);
+        rpc_conn_cut(sc->conn);
+        drop(sc);
+    }
     uv_close((uv_handle_t *)&s->sweep, on_sweep_closed);
 }
 
