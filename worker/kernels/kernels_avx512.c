@@ -1,0 +1,302 @@
+/* kernels_avx512.c - row operations and attention of the AVX-512 table. Lanes are the contract's 16
+ * lanes, so sums need no other order than theirs; tails are masked loads, whose zero lanes add
+ * nothing to a sum of squares or of exponentials. */
+#include <immintrin.h>
+#include <math.h>
+
+#include "common/check.h"
+#include "worker/kernels/kern_rows.h"
+#include "worker/kernels/matmul_avx512.h"
+
+ALWAYS_INLINE __mmask16 tail_mask(size_t n) {
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1);
+}
+
+ALWAYS_INLINE float tree16(__m512 v) {
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* kern_ref_exp() in 16 lanes. min and max take their second operand when one is a NaN. */
+ALWAYS_INLINE __m512 exp16(__m512 x) {
+    const __m512 magic = _mm512_set1_ps(KERN_MAGIC);
+    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-60.0f), _CMP_NLT_UQ);
+    x = _mm512_min_ps(_mm512_set1_ps(88.0f), x);
+    __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), magic);
+    __m512 n = _mm512_sub_ps(t, magic);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
+    p = _mm512_add_ps(p, _mm512_set1_ps(1.0f));
+    /* n << 23: the magic's own bits leave at the top. */
+    __m512i e = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_maskz_add_epi32(keep, _mm512_castps_si512(p), e));
+}
+
+/* --- row operations ----------------------------------------------------------------------------- */
+
+static void avx512_rms_norm(float *y, const float *x, const float *w, size_t n, float eps) {
+    __m512 lanes = _mm512_setzero_ps();
+    for (size_t i = 0; i < n; i += 16) {
+        __m512 v = _mm512_maskz_loadu_ps(tail_mask(n - i), x + i);
+        lanes = _mm512_fmadd_ps(v, v, lanes);
+    }
+    const __m512 r = _mm512_set1_ps(1.0f / sqrtf(tree16(lanes) / (float)n + eps));
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), r);
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, w + i)));
+    }
+}
+
+static void avx512_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+    const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    for (size_t i = 0; i < n_rot; i += 16) {
+        __mmask16 m = tail_mask(n_rot - i), pairs = tail_mask((n_rot - i) / 2) & 0xff;
+        __m512 c = _mm512_permutexvar_ps(twice, _mm512_maskz_loadu_ps(pairs, cs + i / 2));
+        __m512 s = _mm512_permutexvar_ps(twice, _mm512_maskz_loadu_ps(pairs, cs + (n_rot + i) / 2));
+        for (size_t h = 0; h < n_head; h++) {
+            float *p = x + h * head_dim + i;
+            __m512 v = _mm512_maskz_loadu_ps(m, p);
+            __m512 other = _mm512_mul_ps(_mm512_permute_ps(v, 0xb1), s);
+            _mm512_mask_storeu_ps(p, m, _mm512_fmaddsub_ps(v, c, other));
+        }
+    }
+}
+
+static void avx512_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+    size_t half = n_rot / 2;
+    for (size_t i = 0; i < half; i += 16) {
+        __mmask16 m = tail_mask(half - i);
+        __m512 c = _mm512_maskz_loadu_ps(m, cs + i), s = _mm512_maskz_loadu_ps(m, cs + half + i);
+        for (size_t h = 0; h < n_head; h++) {
+            float *p = x + h * head_dim + i;
+            __m512 a = _mm512_maskz_loadu_ps(m, p), b = _mm512_maskz_loadu_ps(m, p + half);
+            _mm512_mask_storeu_ps(p, m, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+            _mm512_mask_storeu_ps(p + half, m, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
+        }
+    }
+}
+
+static void avx512_silu_mul(float *y, const float *gate, const float *up, size_t n) {
+    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 g = _mm512_maskz_loadu_ps(m, gate + i);
+        __m512 e = exp16(_mm512_xor_ps(g, sign));
+        __m512 v = _mm512_div_ps(g, _mm512_add_ps(one, e));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, up + i)));
+    }
+}
+
+static void avx512_add(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 v = _mm512_add_ps(_mm512_maskz_loadu_ps(m, y + i), _mm512_maskz_loadu_ps(m, x + i));
+        _mm512_mask_storeu_ps(y + i, m, v);
+    }
+}
+
+static void avx512_f32_to_f16(uint16_t *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m256i h = _mm512_cvtps_ph(_mm512_maskz_loadu_ps(m, x + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm256_mask_storeu_epi16(y + i, m, h);
+    }
+}
+
+/* --- attention ---------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE __m512 load_kv(const uint8_t *p, size_t i, const bool f16) {
+    if (f16)
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 2 * i)));
+    return _mm512_loadu_ps(p + 4 * i);
+}
+
+/* Scores: a lane is a token. N pairs x 32 tokens (or the last 16) in registers, one FMA chain over d. */
+#define S_ZERO(i) __m512 lo##i = _mm512_setzero_ps(), hi##i = _mm512_setzero_ps();
+#define S_FMA(i)                                                                                   \
+    FMA_BCAST(lo##i, k0, q + (i));                                                                 \
+    if (two)                                                                                       \
+        FMA_BCAST(hi##i, k1, q + (i));
+#define S_STORE(i)                                                                                 \
+    _mm512_storeu_ps(s + (i) * 16, lo##i);                                                         \
+    if (two)                                                                                       \
+        _mm512_storeu_ps(s + (R + (i)) * 16, hi##i);
+
+#define DEFINE_SCORES(N)                                                                           \
+    ALWAYS_INLINE void scores_part_##N(const struct attn_block *b, const uint8_t *k, float *s,     \
+                                       const bool f16, const bool two) {                           \
+        enum { R = N };                                                                            \
+        const float *q = b->qt;                                                                    \
+        ROWS_##N(S_ZERO)                                                                           \
+        for (uint32_t d = 0; d < b->head_dim; d++, q += R) {                                       \
+            __m512 k0 = load_kv(k, 0, f16), k1 = two ? load_kv(k, 16, f16) : k0;                   \
+            k += b->block_tokens * (f16 ? 2u : 4u);                                                \
+            ROWS_##N(S_FMA)                                                                        \
+        }                                                                                          \
+        ROWS_##N(S_STORE)                                                                          \
+    }                                                                                              \
+    ALWAYS_INLINE void scores_any_##N(const struct attn_block *b, const uint8_t *k, float *s,      \
+                                      uint32_t n, const bool f16) {                                \
+        for (; n > 16; n = n > 32 ? n - 32 : 0, k += 32 * (f16 ? 2 : 4), s += 32 * N)              \
+            scores_part_##N(b, k, s, f16, true);                                                   \
+        if (n > 0)                                                                                 \
+            scores_part_##N(b, k, s, f16, false);                                                  \
+    }                                                                                              \
+    static void scores_##N(const struct attn_block *b, const uint8_t *k, float *s, uint32_t n) {   \
+        if (b->dtype == KV_F16)                                                                    \
+            scores_any_##N(b, k, s, n, true);                                                      \
+        else                                                                                       \
+            scores_any_##N(b, k, s, n, false);                                                     \
+    }
+
+DEFINE_SCORES(1)
+DEFINE_SCORES(2)
+DEFINE_SCORES(3)
+DEFINE_SCORES(4)
+DEFINE_SCORES(6)
+DEFINE_SCORES(8)
+DEFINE_SCORES(12)
+
+typedef void (*scores_fn)(const struct attn_block *b, const uint8_t *k, float *s, uint32_t n);
+static const scores_fn scores_by_pairs[KERN_ATTN_ROWS + 1] = {
+    NULL, scores_1, scores_2, scores_3, scores_4, NULL, scores_6, NULL, scores_8, NULL, NULL, NULL,
+    scores_12,
+};
+
+static void avx512_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n) {
+    scores_by_pairs[b->rh](b, k, b->s + (size_t)pos0 * b->rh, n);
+}
+
+static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t last) {
+    const size_t step = (size_t)b->rh * 16;
+    float *s = b->s + (size_t)i * 16;
+    const uint32_t full = last / 16;
+    const __mmask16 tail = tail_mask(last % 16 + 1);
+    /* The masked maximum keeps lane values of the full tiles; lane 0 of the last one always counts. */
+    __m512 m = _mm512_set1_ps(-INFINITY);
+    for (uint32_t t = 0; t < full; t++)
+        m = _mm512_max_ps(m, _mm512_loadu_ps(s + t * step));
+    m = _mm512_mask_max_ps(m, tail, m, _mm512_loadu_ps(s + full * step));
+    m = _mm512_set1_ps(_mm512_reduce_max_ps(m));
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t t = 0; t < full; t++) {
+        __m512 e = exp16(_mm512_sub_ps(_mm512_loadu_ps(s + t * step), m));
+        _mm512_storeu_ps(s + t * step, e);
+        sum = _mm512_add_ps(sum, e);
+    }
+    __m512 e = exp16(_mm512_sub_ps(_mm512_loadu_ps(s + full * step), m));
+    e = _mm512_maskz_mov_ps(tail, e);
+    _mm512_storeu_ps(s + full * step, e);
+    return 1.0f / tree16(_mm512_add_ps(sum, e));
+}
+
+/* Values: a lane is a d. N pairs x 32 d in registers, one FMA chain over positions. */
+#define A_LOAD(i)                                                                                  \
+    __m512 lo##i = _mm512_loadu_ps(acc + (i) * dim);                                               \
+    __m512 hi##i = two ? _mm512_loadu_ps(acc + (i) * dim + 16) : lo##i;
+#define A_FMA(i)                                                                                   \
+    FMA_BCAST(lo##i, v0, p + (i) * 16);                                                            \
+    if (two)                                                                                       \
+        FMA_BCAST(hi##i, v1, p + (i) * 16);
+#define A_STORE(i)                                                                                 \
+    _mm512_storeu_ps(acc + (i) * dim, lo##i);                                                      \
+    if (two)                                                                                       \
+        _mm512_storeu_ps(acc + (i) * dim + 16, hi##i);
+
+#define DEFINE_VALUES(N)                                                                           \
+    ALWAYS_INLINE void values_part_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos, \
+                                       uint32_t end, float *acc, const bool f16, const bool two) { \
+        const size_t dim = b->head_dim;                                                            \
+        ROWS_##N(A_LOAD)                                                                           \
+        for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                                       \
+            const float *p = b->s + (size_t)(pos / 16) * (N * 16) + pos % 16;                      \
+            __m512 v0 = load_kv(v, 0, f16), v1 = two ? load_kv(v, 16, f16) : v0;                   \
+            ROWS_##N(A_FMA)                                                                        \
+        }                                                                                          \
+        ROWS_##N(A_STORE)                                                                          \
+    }                                                                                              \
+    ALWAYS_INLINE void values_any_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,  \
+                                      uint32_t end, const bool f16) {                              \
+        for (uint32_t d = 0; d < b->head_dim; d += 32, v += 32 * (f16 ? 2 : 4)) {                  \
+            if (d + 32 <= b->head_dim)                                                             \
+                values_part_##N(b, v, pos, end, b->acc + d, f16, true);                            \
+            else                                                                                   \
+                values_part_##N(b, v, pos, end, b->acc + d, f16, false);                           \
+        }                                                                                          \
+    }                                                                                              \
+    static void values_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,             \
+                           uint32_t end) {                                                         \
+        if (b->dtype == KV_F16)                                                                    \
+            values_any_##N(b, v, pos, end, true);                                                  \
+        else                                                                                       \
+            values_any_##N(b, v, pos, end, false);                                                 \
+    }
+
+DEFINE_VALUES(1)
+DEFINE_VALUES(2)
+DEFINE_VALUES(3)
+DEFINE_VALUES(4)
+DEFINE_VALUES(6)
+DEFINE_VALUES(8)
+DEFINE_VALUES(12)
+
+typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t end);
+static const values_fn values_by_pairs[KERN_ATTN_ROWS + 1] = {
+    NULL, values_1, values_2, values_3, values_4, NULL, values_6, NULL, values_8, NULL, NULL, NULL,
+    values_12,
+};
+
+/* The triangle at a chunk's end: one position, the pairs from `first` on. */
+static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t first) {
+    const float *p = b->s + (size_t)(pos / 16) * b->rh * 16 + pos % 16;
+    for (uint32_t d = 0; d < b->head_dim; d += 16) {
+        __m512 vd = load_kv(v, d, b->dtype == KV_F16);
+        for (uint32_t i = first; i < b->rh; i++) {
+            float *acc = b->acc + (size_t)i * b->head_dim + d;
+            __m512 sum = _mm512_fmadd_ps(_mm512_set1_ps(p[i * 16]), vd, _mm512_loadu_ps(acc));
+            _mm512_storeu_ps(acc, sum);
+        }
+    }
+}
+
+static void avx512_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
+                               uint32_t t1, uint32_t first) {
+    const uint8_t *vt = (const uint8_t *)v + (size_t)t0 * b->head_dim * kv_dtype_bytes(b->dtype);
+    if (first == 0) {
+        values_by_pairs[b->rh](b, vt, pos0 + t0, pos0 + t1);
+        return;
+    }
+    for (uint32_t t = t0; t < t1; t++, vt += b->head_dim * kv_dtype_bytes(b->dtype))
+        values_from(b, vt, pos0 + t, first);
+}
+
+static const struct kern_impl impl_avx512 = {
+    .quant_row = avx512_quant_row,
+    .mat_quant = avx512_mat_quant,
+    .mat_float = avx512_mat_float,
+    .decode_panels = 8,
+    .f32_to_f16 = avx512_f32_to_f16,
+    .attn_scores = avx512_attn_scores,
+    .attn_softmax = avx512_attn_softmax,
+    .attn_values = avx512_attn_values,
+};
+
+const struct kern_ops kern_ops_avx512 = {
+    .name = "avx512",
+    .rms_norm = avx512_rms_norm,
+    .rope_norm = avx512_rope_norm,
+    .rope_neox = avx512_rope_neox,
+    .silu_mul = avx512_silu_mul,
+    .add = avx512_add,
+    .impl = &impl_avx512,
+};
