@@ -24,8 +24,8 @@ struct fwd {
     struct attn_shape shape; /* of the layer in work */
     struct fwd_stats stats;
 
-    /* One step. Rows of runs computed by the exact kernels alone (decode) stand behind all others, so
-     * that in numerics blas both kinds are one contiguous range. */
+    /* One step. In numerics blas the rows that the exact kernels compute (decode) stand behind all
+     * others, so that both kinds are one contiguous range. */
     struct run *runs;         /* [max_seqs] */
     struct attn_seq *attn;    /* [max_seqs] */
     uint32_t n_runs, n_rows;
@@ -202,15 +202,20 @@ static void number_rows(struct fwd *f) {
     }
 }
 
+static void add_run(struct fwd *f, const struct fwd_seq *s) {
+    f->runs[f->n_runs++] = (struct run){s, f->n_rows, s->n_tok, s->pos0};
+    f->n_rows += s->n_tok;
+}
+
+/* In numerics exact the sequences keep their order, and with it the neighbourhood of their outputs. */
 static void lay_out(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
     f->n_runs = f->n_rows = 0;
-    for (int decode = 0; decode < 2; decode++)
-        for (uint32_t i = 0; i < n_seqs; i++) {
-            if (seqs[i].decode != (decode == 1))
-                continue;
-            f->runs[f->n_runs++] = (struct run){&seqs[i], f->n_rows, seqs[i].n_tok, seqs[i].pos0};
-            f->n_rows += seqs[i].n_tok;
-        }
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (!f->cfg.blas || !seqs[i].decode)
+            add_run(f, &seqs[i]);
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (f->cfg.blas && seqs[i].decode)
+            add_run(f, &seqs[i]);
     number_rows(f);
 }
 
