@@ -1,0 +1,214 @@
+#include "common/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include "tests/support/tmpdir.h"
+
+#define TOY_CONFIG(X)                                                                              \
+    X(listen_port, U32, 7070, 1, 65535, false, "port")                                             \
+    X(ram_bytes, U64, 1ull << 30, 1u << 20, 1ull << 40, true, "budget")                            \
+    X(fetch, ENUM, "auto", "auto|always|never", 0, true, "when")                                   \
+    X(cache, LIST, "", 0, 3, true, "addresses")                                                    \
+    X(model, STR, "", 0, 20, false, "file")                                                        \
+    X(verbose, BOOL, false, 0, 0, true, "talk")                                                    \
+    X(ratio, F64, 0.5, 0.0, 1.0, true, "share")
+struct toy_config {
+    CFG_FIELDS(TOY_CONFIG)
+};
+CFG_TABLE(toy_config, TOY_CONFIG)
+
+static const struct cfg_prog prog = {"toy", "a toy"};
+
+static int load(struct toy_config *c, struct errbuf *eb, FILE *out, const char *const *envp,
+                size_t argc, const char *const *argv) {
+    eb->text[0] = '\0';
+    return cfg_load(toy_config_table(), &prog, c, (int)argc, (char *const *)(uintptr_t)argv,
+                    (char *const *)(uintptr_t)envp, out, eb);
+}
+#define LOAD(c, eb, envp, ...)                                                                     \
+    load((c), (eb), stdout, (envp), ARRAY_LEN(((const char *[]){"toy", ##__VA_ARGS__})),                 \
+         (const char *[]){"toy", ##__VA_ARGS__, NULL})
+
+static void test_defaults(void **state) {
+    (void)state;
+    struct toy_config c;
+    struct errbuf eb;
+    assert_int_equal(LOAD(&c, &eb, NULL), 0);
+    assert_int_equal(c.listen_port, 7070);
+    assert_int_equal(c.ram_bytes, 1u << 30);
+    assert_int_equal(c.fetch, 0);
+    assert_int_equal(c.cache.n, 0);
+    assert_string_equal(c.model, "");
+    assert_false(c.verbose);
+    assert_true(c.ratio == 0.5);
+    cfg_free(toy_config_table(), &c);
+}
+
+static void test_stronger_source_wins(void **state) {
+    (void)state;
+    struct tmpdir d;
+    char path[512], arg[600];
+    tmpdir_setup(&d);
+    const char ini[] = "; a file\nlisten-port = 1000\nram_bytes = 2m\nratio = 0.25\ncache = a, b\nmodel = from-file\n";
+    tmpdir_write(&d, "x.ini", ini, sizeof(ini) - 1);
+    snprintf(arg, sizeof(arg), "--config=%s", tmpdir_join(&d, "x.ini", path, sizeof(path)));
+    const char *envp[] = {"INCIPIT_RAM_BYTES=3m", "INCIPIT_LISTEN_PORT=2000", "INCIPIT_OTHER=x", "INCIPIT_CACHE=c", NULL};
+    struct toy_config c;
+    struct errbuf eb;
+    assert_int_equal(LOAD(&c, &eb, envp, arg, "--listen-port", "3000", "--verbose", "--fetch=never"), 0);
+    assert_int_equal(c.listen_port, 3000);   /* command line over environment over file */
+    assert_int_equal(c.ram_bytes, 3u << 20); /* environment over file */
+    assert_true(c.ratio == 0.25);
+    assert_string_equal(c.model, "from-file");
+    assert_int_equal(c.cache.n, 1); /* a list is replaced, not joined */
+    assert_string_equal(c.cache.v[0], "c");
+    assert_true(c.verbose);
+    assert_int_equal(c.fetch, 2);
+    cfg_free(toy_config_table(), &c);
+    tmpdir_teardown(&d);
+}
+
+static void test_list_and_bool_forms(void **state) {
+    (void)state;
+    struct toy_config c;
+    struct errbuf eb;
+    assert_int_equal(LOAD(&c, &eb, NULL, "--cache", "a", "--cache=b,c", "--verbose=on", "--no-verbose"), 0);
+    assert_int_equal(c.cache.n, 3);
+    assert_string_equal(c.cache.v[2], "c");
+    assert_false(c.verbose);
+    cfg_free(toy_config_table(), &c);
+}
+
+static void expect_error(const char *want, size_t argc, const char *const *argv,
+                         const char *const *envp) {
+    struct toy_config c;
+    struct errbuf eb;
+    assert_true(load(&c, &eb, stdout, envp, argc, argv) < 0);
+    if (!strstr(eb.text, want))
+        fail_msg("'%s' lacks '%s'", eb.text, want);
+}
+#define EXPECT_ERROR(want, ...)                                                                    \
+    expect_error((want), ARRAY_LEN(((const char *[]){"toy", __VA_ARGS__})),                              \
+                 (const char *[]){"toy", __VA_ARGS__, NULL}, NULL)
+
+static void test_errors_name_the_option(void **state) {
+    (void)state;
+    EXPECT_ERROR("--listen-prt", "--listen-prt=3");
+    EXPECT_ERROR("listen-port", "--listen-port", "70000");
+    EXPECT_ERROR("listen-port", "--listen-port", "1k"); /* no suffix without _bytes */
+    EXPECT_ERROR("listen-port", "--listen-port", "-1");
+    EXPECT_ERROR("--model", "--model");
+    EXPECT_ERROR("ram-bytes", "--ram-bytes", "99999999999g");
+    EXPECT_ERROR("auto|always|never", "--fetch", "sometimes");
+    EXPECT_ERROR("ratio", "--ratio", "nan");
+    EXPECT_ERROR("verbose", "--verbose=perhaps");
+    EXPECT_ERROR("model", "--model", "a name that is far too long");
+    EXPECT_ERROR("cache", "--cache", "a,b,c,d");
+    EXPECT_ERROR("stray", "stray");
+    EXPECT_ERROR("/nonexistent", "--config", "/nonexistent/x.ini");
+    const char *envp[] = {"INCIPIT_RATIO=2", NULL};
+    const char *argv[] = {"toy", NULL};
+    expect_error("INCIPIT_RATIO", 1, argv, envp);
+}
+
+static void test_file_errors(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } cases[] = {{"port = 3\n", "unknown option 'port'"},
+                 {"[section]\nlisten_port = 3\n", "no sections"},
+                 {"listen_port = x\n", "listen_port"},
+                 {"listen_port\n", "line 1"}};
+    struct tmpdir d;
+    tmpdir_setup(&d);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char path[512];
+        tmpdir_write(&d, "x.ini", cases[i].text, strlen(cases[i].text));
+        EXPECT_ERROR(cases[i].want, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path)));
+    }
+    tmpdir_teardown(&d);
+}
+
+static void test_printing(void **state) {
+    (void)state;
+    static const char *const flags[] = {"--help", "--version", "--dump-config"};
+    static const char *const want[] = {"--ram-bytes", "toy 0", ";ram_bytes = 1g"};
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+        struct toy_config c;
+        struct errbuf eb;
+        char *text = NULL;
+        size_t n = 0;
+        FILE *out = open_memstream(&text, &n);
+        const char *argv[] = {"toy", flags[i], NULL};
+        assert_int_equal(load(&c, &eb, out, NULL, 2, argv), CFG_DONE);
+        fclose(out);
+        assert_non_null(strstr(text, want[i]));
+        free(text);
+    }
+}
+
+static void test_dump_with_comments_removed_loads(void **state) {
+    (void)state;
+    struct tmpdir d;
+    char path[512], *text = NULL;
+    size_t n = 0;
+    tmpdir_setup(&d);
+    FILE *out = open_memstream(&text, &n);
+    cfg_dump(toy_config_table(), &prog, out);
+    fclose(out);
+    for (char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        if (line[0] == ';' && line[1] != ' ' && line[1])
+            line[0] = ' '; /* ";name = value" becomes live */
+    char *live = malloc(n + 1);
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!(text[i] == ' ' && (i == 0 || text[i - 1] == '\n')))
+            live[m++] = text[i];
+    tmpdir_write(&d, "x.ini", live, m);
+    struct toy_config c;
+    struct errbuf eb;
+    assert_int_equal(LOAD(&c, &eb, NULL, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path))), 0);
+    assert_int_equal(c.ram_bytes, 1u << 30);
+    cfg_free(toy_config_table(), &c);
+    free(live);
+    free(text);
+    tmpdir_teardown(&d);
+}
+
+static void test_set_and_get(void **state) {
+    (void)state;
+    const struct cfg_table *t = toy_config_table();
+    struct toy_config c;
+    struct errbuf eb;
+    char text[64];
+    assert_int_equal(cfg_defaults(t, &c), 0);
+    assert_int_equal(cfg_set(t, &c, "ram_bytes", "64m", &eb), 0);
+    assert_int_equal(cfg_get(t, &c, "ram_bytes", text, sizeof(text)), 0);
+    assert_string_equal(text, "64m");
+    assert_int_equal(cfg_set(t, &c, "cache", "x,y", &eb), 0);
+    assert_int_equal(cfg_set(t, &c, "cache", "z", &eb), 0);
+    assert_int_equal(cfg_get(t, &c, "cache", text, sizeof(text)), 0);
+    assert_string_equal(text, "z");
+    assert_int_equal(cfg_set(t, &c, "listen_port", "1", &eb), ERR_DENIED);
+    assert_int_equal(cfg_set(t, &c, "nothing", "1", &eb), ERR_NOTFOUND);
+    assert_int_equal(cfg_set(t, &c, "ratio", "7", &eb), ERR_INVALID);
+    assert_int_equal(cfg_get(t, &c, "ratio", text, 2), ERR_TOOBIG);
+    assert_true(c.ratio == 0.5);
+    cfg_free(t, &c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_stronger_source_wins),
+        cmocka_unit_test(test_list_and_bool_forms),
+        cmocka_unit_test(test_errors_name_the_option),
+        cmocka_unit_test(test_file_errors),
+        cmocka_unit_test(test_printing),
+        cmocka_unit_test(test_dump_with_comments_removed_loads),
+        cmocka_unit_test(test_set_and_get),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

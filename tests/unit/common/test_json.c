@@ -1,0 +1,90 @@
+#include "common/json.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static void test_parse_and_walk(void **state) {
+    (void)state;
+    struct errbuf eb;
+    CLEANUP(json_freep) struct json_t *j = NULL;
+    assert_int_equal(json_parse(STR("{\"b\":[1,2.5,true,null,\"x\\u00e4\"],\"a\":-7}"), &j, &eb), 0);
+    const struct json_t *b = json_member(j, "b");
+    assert_int_equal(json_kind(b), JSON_KIND_ARRAY);
+    assert_int_equal(json_count(b), 5);
+    assert_int_equal(json_int(json_item(b, 0)), 1);
+    assert_true(json_num(json_item(b, 1)) == 2.5 && json_num(json_item(b, 0)) == 1.0);
+    assert_true(json_truth(json_item(b, 2)));
+    assert_int_equal(json_kind(json_item(b, 3)), JSON_KIND_NULL);
+    assert_true(str_eq(json_text(json_item(b, 4)), STR("x\xc3\xa4")));
+    assert_int_equal(json_int(json_member(j, "a")), -7);
+    assert_int_equal(json_kind(json_member(j, "none")), JSON_KIND_NONE);
+    assert_int_equal(json_kind(json_member(b, "not an object")), JSON_KIND_NONE);
+    size_t n = 0;
+    for (void *it = json_iter(j); it; it = json_iter_next(j, it), n++)
+        assert_string_equal(json_iter_key(it), n ? "a" : "b"); /* file order */
+    assert_int_equal(n, 2);
+}
+
+static void test_refuses(void **state) {
+    (void)state;
+    static const char *const bad[] = {"", "{", "{\"a\":1,\"a\":2}", "[\"\xff\"]", "[1] x", "[99999999999999999999]", "nope"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct errbuf eb = {{0}};
+        struct json_t *j = NULL;
+        assert_int_equal(json_parse(str_of(bad[i]), &j, &eb), ERR_INVALID);
+        assert_non_null(strstr(eb.text, "line"));
+    }
+}
+
+static void test_writer_puts_commas_and_escapes(void **state) {
+    (void)state;
+    struct strbuf b;
+    struct json_w w;
+    strbuf_init(&b);
+    json_w_init(&w, &b);
+    json_w_obj(&w);
+    json_w_kint(&w, "n", -3);
+    json_w_key(&w, "l");
+    json_w_arr(&w);
+    json_w_num(&w, 0.1);
+    json_w_num(&w, 3);
+    json_w_num(&w, NAN);
+    json_w_bool(&w, true);
+    json_w_null(&w);
+    json_w_arr(&w);
+    json_w_end(&w);
+    json_w_u64(&w, UINT64_MAX);
+    json_w_end(&w);
+    json_w_kstr(&w, "s\"", STR("a\n\"\\\x01\xc3\xa4\xff\x7f"));
+    json_w_end(&w);
+    assert_string_equal(b.p, "{\"n\":-3,\"l\":[0.1,3.0,null,true,null,[],18446744073709551615],"
+                             "\"s\\\"\":\"a\\n\\\"\\\\\\u0001\xc3\xa4\xef\xbf\xbd\\u007f\"}");
+    strbuf_fini(&b);
+}
+
+static void test_numbers_read_back_equal(void **state) {
+    (void)state;
+    static const double v[] = {0.0, -0.0, 1.0 / 3, 1e300, 5e-324, -2.5, 123456789.125, 1e21};
+    for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+        struct strbuf b;
+        struct json_w w;
+        strbuf_init(&b);
+        json_w_init(&w, &b);
+        json_w_num(&w, v[i]);
+        double back = strtod(b.p, NULL);
+        assert_memory_equal(&back, &v[i], sizeof(back));
+        strbuf_fini(&b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse_and_walk),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_writer_puts_commas_and_escapes),
+        cmocka_unit_test(test_numbers_read_back_equal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
