@@ -1,0 +1,298 @@
+/* kernels_avx2.c - row operations and attention of the AVX2 table. The contract's 16 lanes are two
+ * registers; what does not fill them goes through a zero-padded copy or the reference's formula. */
+#include <immintrin.h>
+#include <math.h>
+
+#include "common/check.h"
+#include "worker/kernels/kern_rows.h"
+#include "worker/kernels/matmul_avx2.h"
+
+ALWAYS_INLINE float tree16(__m256 lo, __m256 hi) {
+    __m256 a = _mm256_add_ps(lo, hi);
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* kern_ref_exp() in 8 lanes. min takes its second operand when one is a NaN. */
+ALWAYS_INLINE __m256 exp8(__m256 x) {
+    const __m256 magic = _mm256_set1_ps(KERN_MAGIC);
+    __m256 keep = _mm256_cmp_ps(x, _mm256_set1_ps(-60.0f), _CMP_NLT_UQ);
+    x = _mm256_min_ps(_mm256_set1_ps(88.0f), x);
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), magic);
+    __m256 n = _mm256_sub_ps(t, magic);
+    __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-0.693359375f), x);
+    r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4f), r);
+    __m256 p = _mm256_set1_ps(1.9875691500e-4f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.3981999507e-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.3334519073e-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.1665795894e-2f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1f));
+    p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
+    p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
+    /* n << 23: the magic's own bits leave at the top. */
+    __m256i e = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), e));
+    return _mm256_and_ps(p, keep);
+}
+
+/* --- row operations ----------------------------------------------------------------------------- */
+
+static void avx2_rms_norm(float *y, const float *x, const float *w, size_t n, float eps) {
+    __m256 lo = _mm256_setzero_ps(), hi = lo;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);
+        lo = _mm256_fmadd_ps(a, a, lo);
+        hi = _mm256_fmadd_ps(b, b, hi);
+    }
+    if (i < n) {
+        float pad[16] = {0};
+        memcpy(pad, x + i, (n - i) * sizeof *x);
+        __m256 a = _mm256_loadu_ps(pad), b = _mm256_loadu_ps(pad + 8);
+        lo = _mm256_fmadd_ps(a, a, lo);
+        hi = _mm256_fmadd_ps(b, b, hi);
+    }
+    const float r = 1.0f / sqrtf(tree16(lo, hi) / (float)n + eps);
+    for (i = 0; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(r));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(v, _mm256_loadu_ps(w + i)));
+    }
+    for (; i < n; i++)
+        y[i] = (x[i] * r) * w[i];
+}
+
+static void rotate(float *a, float *b, float c, float s) {
+    float x = *a, y = *b;
+    *a = fmaf(x, c, -(y * s));
+    *b = fmaf(y, c, x * s);
+}
+
+static void avx2_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    for (size_t h = 0; h < n_head; h++, x += head_dim) {
+        size_t i = 0;
+        for (; i + 8 <= n_rot; i += 8) {
+            __m128 c4 = _mm_loadu_ps(cs + i / 2), s4 = _mm_loadu_ps(cs + (n_rot + i) / 2);
+            __m256 c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(c4), twice);
+            __m256 s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(s4), twice);
+            __m256 v = _mm256_loadu_ps(x + i);
+            __m256 other = _mm256_mul_ps(_mm256_permute_ps(v, 0xb1), s);
+            _mm256_storeu_ps(x + i, _mm256_fmaddsub_ps(v, c, other));
+        }
+        for (; i < n_rot; i += 2)
+            rotate(&x[i], &x[i + 1], cs[i / 2], cs[(n_rot + i) / 2]);
+    }
+}
+
+static void avx2_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+    size_t half = n_rot / 2;
+    for (size_t h = 0; h < n_head; h++, x += head_dim) {
+        size_t i = 0;
+        for (; i + 8 <= half; i += 8) {
+            __m256 c = _mm256_loadu_ps(cs + i), s = _mm256_loadu_ps(cs + half + i);
+            __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
+            _mm256_storeu_ps(x + i, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
+            _mm256_storeu_ps(x + half + i, _mm256_fmadd_ps(b, c, _mm256_mul_ps(a, s)));
+        }
+        for (; i < half; i++)
+            rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
+    }
+}
+
+ALWAYS_INLINE __m256 silu_mul8(__m256 g, __m256 u) {
+    __m256 e = exp8(_mm256_xor_ps(g, _mm256_set1_ps(-0.0f)));
+    return _mm256_mul_ps(_mm256_div_ps(g, _mm256_add_ps(_mm256_set1_ps(1.0f), e)), u);
+}
+
+static void avx2_silu_mul(float *y, const float *gate, const float *up, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, silu_mul8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+    for (; i < n; i++)
+        y[i] = (gate[i] / (1.0f + kern_ref_exp(-gate[i]))) * up[i];
+}
+
+static void avx2_add(float *y, const float *x, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
+    for (; i < n; i++)
+        y[i] += x[i];
+}
+
+static void avx2_f32_to_f16(uint16_t *y, const float *x, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++)
+        y[i] = quant_f32_to_f16(x[i]);
+}
+
+/* --- attention ---------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE __m256 load_kv(const uint8_t *p, size_t i, const bool f16) {
+    if (f16)
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i)));
+    return _mm256_loadu_ps((const float *)(const void *)(p + 4 * i));
+}
+
+/* N of the block's pairs, from pair `first` on, x 16 tokens: a lane is a token. */
+#define S_ZERO(i) __m256 lo##i = _mm256_setzero_ps(), hi##i = _mm256_setzero_ps();
+#define S_FMA(i)                                                                                   \
+    {                                                                                              \
+        __m256 qd = _mm256_broadcast_ss(q + (i));                                                  \
+        lo##i = _mm256_fmadd_ps(qd, k0, lo##i);                                                    \
+        hi##i = _mm256_fmadd_ps(qd, k1, hi##i);                                                    \
+    }
+#define S_STORE(i)                                                                                 \
+    _mm256_storeu_ps(s + (i) * 16, lo##i);                                                         \
+    _mm256_storeu_ps(s + (i) * 16 + 8, hi##i);
+
+/* The same pairs x 16 d: a lane is a d, positions pos .. end-1. */
+#define A_LOAD(i)                                                                                  \
+    __m256 lo##i = _mm256_loadu_ps(acc + (i) * dim), hi##i = _mm256_loadu_ps(acc + (i) * dim + 8);
+#define A_FMA(i)                                                                                   \
+    {                                                                                              \
+        __m256 pr = _mm256_broadcast_ss(p + (i) * 16);                                             \
+        lo##i = _mm256_fmadd_ps(pr, v0, lo##i);                                                    \
+        hi##i = _mm256_fmadd_ps(pr, v1, hi##i);                                                    \
+    }
+#define A_STORE(i)                                                                                 \
+    _mm256_storeu_ps(acc + (i) * dim, lo##i);                                                      \
+    _mm256_storeu_ps(acc + (i) * dim + 8, hi##i);
+
+#define DEFINE_ATTN(N)                                                                             \
+    ALWAYS_INLINE void scores_##N(const struct attn_block *b, const uint8_t *k, float *s,          \
+                                  uint32_t first, const bool f16) {                                \
+        const float *q = b->qt + first;                                                            \
+        s += first * 16;                                                                           \
+        ROWS_##N(S_ZERO)                                                                           \
+        for (uint32_t d = 0; d < b->head_dim; d++, q += b->rh) {                                   \
+            __m256 k0 = load_kv(k, 0, f16), k1 = load_kv(k, 8, f16);                               \
+            k += b->block_tokens * (f16 ? 2u : 4u);                                                \
+            ROWS_##N(S_FMA)                                                                        \
+        }                                                                                          \
+        ROWS_##N(S_STORE)                                                                          \
+    }                                                                                              \
+    ALWAYS_INLINE void values_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,      \
+                                  uint32_t end, float *acc, uint32_t first, const bool f16) {      \
+        const size_t dim = b->head_dim;                                                            \
+        acc += first * dim;                                                                        \
+        ROWS_##N(A_LOAD)                                                                           \
+        for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                                       \
+            const float *p = b->s + ((size_t)(pos / 16) * b->rh + first) * 16 + pos % 16;          \
+            __m256 v0 = load_kv(v, 0, f16), v1 = load_kv(v, 8, f16);                               \
+            ROWS_##N(A_FMA)                                                                        \
+        }                                                                                          \
+        ROWS_##N(A_STORE)                                                                          \
+    }                                                                                              \
+    static void scores_fn_##N(const struct attn_block *b, const uint8_t *k, float *s,              \
+                              uint32_t first) {                                                    \
+        if (b->dtype == KV_F16)                                                                    \
+            scores_##N(b, k, s, first, true);                                                      \
+        else                                                                                       \
+            scores_##N(b, k, s, first, false);                                                     \
+    }                                                                                              \
+    static void values_fn_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,          \
+                              uint32_t end, float *acc, uint32_t first) {                          \
+        if (b->dtype == KV_F16)                                                                    \
+            values_##N(b, v, pos, end, acc, first, true);                                          \
+        else                                                                                       \
+            values_##N(b, v, pos, end, acc, first, false);                                         \
+    }
+
+DEFINE_ATTN(1)
+DEFINE_ATTN(2)
+DEFINE_ATTN(3)
+DEFINE_ATTN(4)
+DEFINE_ATTN(5)
+DEFINE_ATTN(6)
+
+#define ATTN_PAIRS 6 /* 12 accumulators, two loads, one broadcast: 15 of 16 registers */
+typedef void (*scores_fn)(const struct attn_block *b, const uint8_t *k, float *s, uint32_t first);
+typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t end,
+                          float *acc, uint32_t first);
+static const scores_fn scores_fns[ATTN_PAIRS + 1] = {
+    NULL, scores_fn_1, scores_fn_2, scores_fn_3, scores_fn_4, scores_fn_5, scores_fn_6,
+};
+static const values_fn values_fns[ATTN_PAIRS + 1] = {
+    NULL, values_fn_1, values_fn_2, values_fn_3, values_fn_4, values_fn_5, values_fn_6,
+};
+
+static void avx2_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n) {
+    for (uint32_t t = 0; t < n; t += 16)
+        for (uint32_t first = 0, part; first < b->rh; first += part) {
+            part = MIN(ATTN_PAIRS, b->rh - first);
+            scores_fns[part](b, (const uint8_t *)k + t * kv_dtype_bytes(b->dtype),
+                             b->s + (size_t)(pos0 + t) * b->rh, first);
+        }
+}
+
+static float avx2_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t last) {
+    const size_t step = (size_t)b->rh * 16;
+    float *s = b->s + (size_t)i * 16, *end = s + last / 16 * step;
+    const uint32_t in_last = last % 16 + 1;
+    float pad[16]; /* the last tile with its unseen positions at the maximum's neutral value */
+    for (uint32_t l = 0; l < 16; l++)
+        pad[l] = l < in_last ? end[l] : -INFINITY;
+    __m256 m0 = _mm256_loadu_ps(pad), m1 = _mm256_loadu_ps(pad + 8);
+    for (const float *t = s; t < end; t += step) {
+        m0 = _mm256_max_ps(m0, _mm256_loadu_ps(t));
+        m1 = _mm256_max_ps(m1, _mm256_loadu_ps(t + 8));
+    }
+    _mm256_storeu_ps(pad, _mm256_max_ps(m0, m1));
+    float most = pad[0];
+    for (uint32_t l = 1; l < 8; l++)
+        most = MAX(most, pad[l]);
+    const __m256 m = _mm256_set1_ps(most);
+    __m256 lo = _mm256_setzero_ps(), hi = lo;
+    for (float *t = s; t <= end; t += step) {
+        __m256 e0 = exp8(_mm256_sub_ps(_mm256_loadu_ps(t), m));
+        __m256 e1 = exp8(_mm256_sub_ps(_mm256_loadu_ps(t + 8), m));
+        _mm256_storeu_ps(t, e0);
+        _mm256_storeu_ps(t + 8, e1);
+        if (t == end) {
+            memset(t + in_last, 0, (16 - in_last) * sizeof *t);
+            e0 = _mm256_loadu_ps(t);
+            e1 = _mm256_loadu_ps(t + 8);
+        }
+        lo = _mm256_add_ps(lo, e0);
+        hi = _mm256_add_ps(hi, e1);
+    }
+    return 1.0f / tree16(lo, hi);
+}
+
+static void avx2_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
+                             uint32_t t1, uint32_t first) {
+    size_t item = kv_dtype_bytes(b->dtype);
+    const uint8_t *vt = (const uint8_t *)v + (size_t)t0 * b->head_dim * item;
+    for (uint32_t d = 0; d < b->head_dim; d += 16, vt += 16 * item)
+        for (uint32_t i = first, part; i < b->rh; i += part) {
+            part = MIN(ATTN_PAIRS, b->rh - i);
+            values_fns[part](b, vt, pos0 + t0, pos0 + t1, b->acc + d, i);
+        }
+}
+
+static const struct kern_impl impl_avx2 = {
+    .quant_row = avx2_quant_row,
+    .mat_quant = avx2_mat_quant,
+    .mat_float = avx2_mat_float,
+    .decode_panels = 4,
+    .f32_to_f16 = avx2_f32_to_f16,
+    .attn_scores = avx2_attn_scores,
+    .attn_softmax = avx2_attn_softmax,
+    .attn_values = avx2_attn_values,
+};
+
+const struct kern_ops kern_ops_avx2 = {
+    .name = "avx2",
+    .rms_norm = avx2_rms_norm,
+    .rope_norm = avx2_rope_norm,
+    .rope_neox = avx2_rope_neox,
+    .silu_mul = avx2_silu_mul,
+    .add = avx2_add,
+    .impl = &impl_avx2,
+};
