@@ -1,0 +1,143 @@
+/* test_quant_encode.c - encoded rows come back within half a step of the type; files read back. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tools/dev/gguf_write.h"
+#include "tools/dev/quant_encode.h"
+#include "worker/kernels/quant.h"
+
+#define N 256
+
+static void fill(float *x, unsigned seed) {
+    for (size_t i = 0; i < N; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(int32_t)seed * 0x1p-31f * (float)(1 + i / 32); /* another range each block */
+    }
+}
+
+/* Largest error allowed in a block whose elements span [lo, hi]. */
+static float allowed(uint32_t dtype, float lo, float hi) {
+    const float amax = fmaxf(fabsf(lo), fabsf(hi)), slack = 1.02f; /* the scale's own rounding */
+    switch (dtype) {
+    case QUANT_F32:
+        return 0;
+    case QUANT_F16:
+        return amax * 0x1p-11f;
+    case QUANT_BF16:
+        return amax * 0x1p-8f;
+    case QUANT_Q8_0:
+        return slack * amax / 127 / 2 + amax / 1000;
+    case QUANT_Q4_0: /* the side of the range without a level of its own may lose a whole step */
+        return slack * amax / 8;
+    case QUANT_Q5_0:
+        return slack * amax / 16;
+    case QUANT_Q4_1:
+        return slack * (hi - lo) / 15 / 2 + amax / 500;
+    default:
+        return slack * (hi - lo) / 31 / 2 + amax / 500;
+    }
+}
+
+static void test_every_type_comes_back_within_a_step(void **state) {
+    (void)state;
+    size_t n_types;
+    const struct quant_type *types = quant_type_table(&n_types);
+    assert_true(n_types >= 8);
+    for (size_t k = 0; k < n_types; k++) {
+        float x[N], y[N];
+        uint8_t bytes[4 * N];
+        fill(x, (unsigned)k + 1);
+        assert_true(quant_encode(types[k].dtype, bytes, x, N));
+        types[k].dequant(y, bytes, N);
+        for (size_t b = 0; b < N; b += 32) {
+            float lo = x[b], hi = x[b];
+            for (size_t i = b; i < b + 32; i++) {
+                lo = fminf(lo, x[i]);
+                hi = fmaxf(hi, x[i]);
+            }
+            for (size_t i = b; i < b + 32; i++)
+                if (!(fabsf(x[i] - y[i]) <= allowed(types[k].dtype, lo, hi)))
+                    fail_msg("%s: %g came back as %g", types[k].name, (double)x[i], (double)y[i]);
+        }
+    }
+}
+
+static void test_zero_block_stays_zero(void **state) {
+    (void)state;
+    size_t n_types;
+    const struct quant_type *types = quant_type_table(&n_types);
+    for (size_t k = 0; k < n_types; k++) {
+        float x[32] = {0}, y[32];
+        uint8_t bytes[128];
+        assert_true(quant_encode(types[k].dtype, bytes, x, 32));
+        types[k].dequant(y, bytes, 32);
+        for (size_t i = 0; i < 32; i++)
+            assert_true(y[i] == 0);
+    }
+}
+
+static void test_unknown_type_or_broken_block_refused(void **state) {
+    (void)state;
+    float x[33] = {0};
+    uint8_t bytes[256];
+    assert_false(quant_encode(12, bytes, x, 32));
+    assert_false(quant_encode(QUANT_Q8_0, bytes, x, 33));
+}
+
+static void test_written_file_reads_back(void **state) {
+    (void)state;
+    char path[] = "/tmp/gguf-write-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    struct gguf_write w;
+    struct gguf *g = NULL;
+    struct errbuf eb;
+    const float a[3] = {1, 2, 3};
+    const uint64_t ne[2] = {3, 1};
+    gguf_write_init(&w);
+    gguf_write_u32(&w, "u", 7);
+    gguf_write_f32_array(&w, "f", a, 3);
+    gguf_write_tensor(&w, "a", QUANT_F32, 1, ne);
+    gguf_write_tensor(&w, "b", QUANT_F32, 2, ne);
+    assert_int_equal(gguf_write_open(&w, path), 0);
+    for (int i = 0; i < 2; i++) {
+        gguf_write_data(&w, a, sizeof(a));
+        gguf_write_pad(&w);
+    }
+    assert_int_equal(gguf_write_close(&w), 0);
+    gguf_write_fini(&w);
+    assert_int_equal(gguf_open(&g, path, &eb), 0);
+    assert_int_equal(gguf_find_tensor(g, "b")->bytes, sizeof(a));
+    assert_memory_equal(gguf_find_tensor(g, "b")->data, a, sizeof(a));
+    assert_true(gguf_elem_f32(gguf_find(g, "f"), 1) == 2);
+    gguf_free(g);
+    (void)unlink(path);
+}
+
+static void test_missing_tensor_bytes_noticed_at_close(void **state) {
+    (void)state;
+    struct gguf_write w;
+    const uint64_t ne[1] = {8};
+    gguf_write_init(&w);
+    gguf_write_tensor(&w, "a", QUANT_F32, 1, ne);
+    assert_int_equal(gguf_write_open(&w, "/dev/null"), 0);
+    assert_int_equal(gguf_write_close(&w), ERR_INVALID);
+    gguf_write_fini(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type_comes_back_within_a_step),
+        cmocka_unit_test(test_zero_block_stays_zero),
+        cmocka_unit_test(test_unknown_type_or_broken_block_refused),
+        cmocka_unit_test(test_written_file_reads_back),
+        cmocka_unit_test(test_missing_tensor_bytes_noticed_at_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
