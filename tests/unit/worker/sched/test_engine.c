@@ -1,0 +1,420 @@
+/* test_engine.c - requests through the engine: tokens, reuse, limits, cancel, the end. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/worker/sched/engine_fixture.h"
+
+static const char SYS[] = "you are the support bot for acme corp . be brief ."; /* 50 bytes: 12 blocks */
+
+static struct engine_fx fx;
+
+static int setup(void **state) {
+    engine_fx_init(&fx);
+    *state = &fx;
+    return 0;
+}
+static int teardown(void **state) {
+    (void)state;
+    engine_fx_fini(&fx);
+    return 0;
+}
+
+static void expect_answer(const struct fx_req *q, const char *text, uint32_t n) {
+    int32_t want[128];
+    fx_expect(text, n, want);
+    assert_int_equal(q->n_tokens, n);
+    assert_memory_equal(q->ids, want, n * sizeof(want[0]));
+}
+
+static void test_cold_request_computes_every_row_once(void **state) {
+    (void)state;
+    struct fx_req q;
+    fx.cfg.remote = NULL;
+    engine_fx_open(&fx);
+    fx_req_init(&q, &fx, SYS, 10);
+    fx_run(&fx, &q);
+    expect_answer(&q, SYS, 10);
+    assert_int_equal(q.why, FINISH_LENGTH);
+    assert_int_equal(q.usage.n_prompt, 50);
+    assert_int_equal(q.usage.n_completion, 10);
+    assert_int_equal(gen_usage_cached(&q.usage), 0);
+    assert_int_equal(q.len, 10);
+    assert_int_equal(fx.model.rows - 2 * 16, 50 + 9); /* less the warm-up; the last token is not fed */
+    assert_true(fx.model.max_rows <= 16);
+    fx_req_fini(&q);
+}
+
+static void test_second_request_takes_own_pages(void **state) {
+    (void)state;
+    struct fx_req a, b, c;
+    fx.cfg.remote = NULL;
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, SYS, 4);
+    fx_run(&fx, &a);
+    fx_req_init(&b, &fx, SYS, 4);
+    fx_run(&fx, &b);
+    assert_int_equal(b.usage.n_local, 48); /* floor(49 / 4) * 4 */
+    assert_memory_equal(a.ids, b.ids, 4 * sizeof(a.ids[0]));
+    fx_req_init(&c, &fx, "you are the support bot for acme corp . be verbose .", 4);
+    fx_run(&fx, &c);
+    assert_int_equal(c.usage.n_local, 40); /* "... corp . " and "be b" differs */
+    expect_answer(&c, "you are the support bot for acme corp . be verbose .", 4);
+    fx_req_fini(&a);
+    fx_req_fini(&b);
+    fx_req_fini(&c);
+}
+
+/* A prompt of whole blocks: the last one must be computed, for its logits. */
+static void test_last_token_is_always_computed(void **state) {
+    (void)state;
+    struct fx_req a, b;
+    fx.cfg.remote = NULL;
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, "abcdefgh", 3);
+    fx_run(&fx, &a);
+    fx_req_init(&b, &fx, "abcdefgh", 3);
+    fx_run(&fx, &b);
+    assert_int_equal(b.usage.n_local, 4);
+    expect_answer(&b, "abcdefgh", 3);
+    fx_req_fini(&a);
+    fx_req_fini(&b);
+}
+
+static void test_generated_blocks_are_reused_by_the_next_turn(void **state) {
+    (void)state;
+    struct fx_req a, b;
+    char turn2[128];
+    fx.cfg.remote = NULL;
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, SYS, 20);
+    fx_run(&fx, &a);
+    snprintf(turn2, sizeof(turn2), "%s%.20s and more", SYS, a.text);
+    fx_req_init(&b, &fx, turn2, 2);
+    fx_run(&fx, &b);
+    assert_int_equal(b.usage.n_local, 68); /* rows 0..68 were written: 17 whole blocks */
+    expect_answer(&b, turn2, 2);
+    fx_req_fini(&a);
+    fx_req_fini(&b);
+}
+
+static void test_private_decode_pages_are_not_reused(void **state) {
+    (void)state;
+    struct fx_req a, b;
+    char turn2[128];
+    fx.cfg.fwd.decode_private = true; /* numerics blas */
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, SYS, 20);
+    fx_run(&fx, &a);
+    snprintf(turn2, sizeof(turn2), "%s%.20s and more", SYS, a.text);
+    fx_req_init(&b, &fx, turn2, 2);
+    fx_run(&fx, &b);
+    assert_int_equal(b.usage.n_local, 48);
+    fx_wait_puts(&fx);
+    assert_int_equal(fx.fake.n_put_blocks, 12 + 19 - 12);
+    fx_req_fini(&a);
+    fx_req_fini(&b);
+}
+
+static void test_many_at_once_equal_alone(void **state) {
+    (void)state;
+    enum { N = 40 };
+    static struct fx_req q[N];
+    static char text[N][160];
+    engine_fx_open(&fx);
+    for (int i = 0; i < N; i++) {
+        snprintf(text[i], sizeof(text[i]), "%.*s question %d ?", 10 + 3 * (i % 13), SYS, i % 7);
+        fx_req_init(&q[i], &fx, text[i], 1 + (uint32_t)i % 9);
+        assert_int_equal(fx_submit(&q[i]), 0);
+    }
+    fx_wait(&fx, q, N);
+    for (int i = 0; i < N; i++) {
+        expect_answer(&q[i], text[i], 1 + (uint32_t)i % 9);
+        fx_req_fini(&q[i]);
+    }
+    assert_true(fx.model.max_seqs > 1);
+    assert_true(fx.model.max_seqs <= 4);
+    assert_true(fx.model.max_rows <= 16);
+}
+
+/* Room for one long request at a time: all finish, none waits for another's pages for ever. */
+static void test_few_pages_never_deadlock(void **state) {
+    (void)state;
+    enum { N = 12 };
+    static struct fx_req q[N];
+    static char text[N][64];
+    fx.cfg.n_pages = 12;
+    fx.cfg.remote = NULL;
+    engine_fx_open(&fx);
+    for (int i = 0; i < N; i++) {
+        snprintf(text[i], sizeof(text[i]), "%d this is prompt number %d", i, i);
+        fx_req_init(&q[i], &fx, text[i], 20);
+        assert_int_equal(fx_submit(&q[i]), 0);
+    }
+    fx_wait(&fx, q, N);
+    for (int i = 0; i < N; i++) {
+        expect_answer(&q[i], text[i], 20);
+        fx_req_fini(&q[i]);
+    }
+    assert_int_equal(atomic_load(&fx.met.preemptions_total), 0);
+    assert_true(atomic_load(&fx.met.kv_pages_evicted_total) > 0);
+}
+
+static void test_limits_are_refused_with_a_reason(void **state) {
+    (void)state;
+    struct fx_req q;
+    engine_fx_open(&fx);
+    fx_req_init(&q, &fx, SYS, 151);
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_ERROR);
+    assert_int_equal(q.err, ERR_TOOBIG);
+    assert_non_null(strstr(q.r->eb.text, "200"));
+    fx_req_fini(&q);
+    fx.model.step_us = 1000;
+    fx_req_init(&q, &fx, SYS, 150);
+    q.r->max_tokens_set = false; /* up to the limit */
+    q.r->ignore_eog = true;
+    q.cancel_after = 5;
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_CANCELED);
+    fx_req_fini(&q);
+    fx_req_init(&q, &fx, "x", 1);
+    const int32_t bad[2] = {5, 9999};
+    q.r->n_parts = 0;
+    q.r->ids = bad;
+    q.r->n_ids = 2;
+    fx_run(&fx, &q);
+    assert_int_equal(q.err, ERR_INVALID);
+    fx_req_fini(&q);
+}
+
+static void test_full_queue_is_busy(void **state) {
+    (void)state;
+    enum { N = 7 };
+    static struct fx_req q[N];
+    fx.cfg.max_seqs = 2;
+    fx.cfg.max_queue = 4;
+    engine_fx_open(&fx);
+    for (int i = 0; i < N; i++)
+        fx_req_init(&q[i], &fx, SYS, 5);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(fx_submit(&q[i]), 0);
+    assert_int_equal(fx_submit(&q[6]), ERR_BUSY);
+    fx_wait(&fx, q, 6);
+    assert_int_equal(fx_submit(&q[6]), 0);
+    fx_wait(&fx, q, N);
+    for (int i = 0; i < N; i++)
+        fx_req_fini(&q[i]);
+    assert_int_equal(engine_n_open(fx.engine), 0);
+    assert_int_equal(atomic_load(&fx.met.requests_waiting), 0);
+}
+
+static void test_cancel_ends_within_a_chunk_and_frees_pages(void **state) {
+    (void)state;
+    struct fx_req q;
+    engine_fx_open(&fx);
+    fx.model.step_us = 1000;
+    fx_req_init(&q, &fx, SYS, 140);
+    q.cancel_after = 3;
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_CANCELED);
+    assert_in_range(q.n_tokens, 3, 30);
+    fx_req_fini(&q);
+    fx_req_init(&q, &fx, SYS, 10); /* before anything has happened */
+    assert_int_equal(fx_submit(&q), 0);
+    engine_cancel(fx.engine, q.r);
+    engine_cancel(fx.engine, q.r);
+    fx_wait(&fx, &q, 1);
+    assert_int_equal(q.why, FINISH_CANCELED);
+    assert_int_equal(q.n_done, 1);
+    fx_req_fini(&q);
+    fx_req_init(&q, &fx, SYS, 2);
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_LENGTH);
+    assert_int_equal(atomic_load(&fx.met.kv_pages_reserved), 0);
+    fx_req_fini(&q);
+}
+
+static void test_failed_step_is_an_error_of_its_requests_only(void **state) {
+    (void)state;
+    struct fx_req q;
+    engine_fx_open(&fx);
+    fx_req_init(&q, &fx, "warm", 1);
+    fx_run(&fx, &q);
+    fx_req_fini(&q);
+    atomic_store(&fx.model.fail_rv, ERR_INTERNAL);
+    fx_req_init(&q, &fx, SYS, 5);
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_ERROR);
+    assert_int_equal(q.err, ERR_INTERNAL);
+    fx_req_fini(&q);
+    atomic_store(&fx.model.fail_rv, 0);
+    fx_req_init(&q, &fx, SYS, 5);
+    fx_run(&fx, &q);
+    expect_answer(&q, SYS, 5);
+    fx_req_fini(&q);
+}
+
+static void test_stop_string_ends_and_is_cut(void **state) {
+    (void)state;
+    struct fx_req q;
+    int32_t ids[12];
+    char stop[3];
+    engine_fx_open(&fx);
+    fx_expect(SYS, 12, ids);
+    stop[0] = (char)ids[5];
+    stop[1] = (char)ids[6];
+    stop[2] = '\0';
+    fx_req_init(&q, &fx, SYS, 12);
+    q.r->stop[0] = (struct stop_str){stop, 2};
+    q.r->n_stop = 1;
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_STOP);
+    assert_int_equal(q.n_tokens, 7);
+    assert_int_equal(q.len, 5);
+    fx_req_fini(&q);
+}
+
+static void test_scoring_computes_every_row(void **state) {
+    (void)state;
+    struct fx_req a, q;
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, SYS, 1);
+    fx_run(&fx, &a);
+    fx_req_init(&q, &fx, SYS, 0); /* max_tokens 0: score only */
+    q.r->prompt_logprobs = true;
+    q.r->n_top = 2;
+    fx_run(&fx, &q);
+    assert_int_equal(q.why, FINISH_LENGTH);
+    assert_int_equal(q.n_tokens, 0);
+    assert_int_equal(gen_usage_cached(&q.usage), 0);
+    for (uint32_t i = 1; i < 50; i++) { /* token i's probability comes from row i-1 */
+        int32_t best;
+        char head[64];
+        snprintf(head, sizeof(head), "%.*s", (int)i, SYS);
+        fx_expect(head, 1, &best);
+        assert_int_equal(q.r->prompt_lp[i].top[0].id, best);
+        assert_true(q.r->prompt_lp[i].logprob < 0);
+        assert_true(q.r->prompt_lp[i].top[0].logprob >= q.r->prompt_lp[i].logprob);
+    }
+    fx_req_fini(&a);
+    fx_req_fini(&q);
+}
+
+static void test_logprobs_and_logits_digest(void **state) {
+    (void)state;
+    struct fx_req a, b;
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, SYS, 3);
+    a.r->logprobs = true;
+    a.r->n_top = 3;
+    a.r->debug_logits = true;
+    fx_run(&fx, &a);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(a.r->out[i].lp.top[0].id, a.ids[i]);
+        assert_true(a.r->out[i].lp.logprob == a.r->out[i].lp.top[0].logprob);
+    }
+    assert_true(a.usage.has_logits_digest);
+    fx_req_init(&b, &fx, SYS, 3);
+    b.r->debug_logits = true;
+    fx_run(&fx, &b);
+    assert_int_equal(b.usage.n_local, 48);
+    assert_memory_equal(a.usage.logits_digest, b.usage.logits_digest, 32);
+    fx_req_fini(&a);
+    fx_req_fini(&b);
+}
+
+static void test_salt_separates_tenants(void **state) {
+    (void)state;
+    static const uint8_t salt[32] = {9};
+    struct fx_req a, b, c;
+    engine_fx_open(&fx);
+    fx_req_init(&a, &fx, SYS, 1);
+    fx_run(&fx, &a);
+    fx_wait_puts(&fx);
+    fx_req_init(&b, &fx, SYS, 1);
+    b.r->salt = salt;
+    fx_run(&fx, &b);
+    assert_int_equal(gen_usage_cached(&b.usage), 0);
+    fx_req_init(&c, &fx, SYS, 1);
+    c.r->salt = salt;
+    fx_run(&fx, &c);
+    assert_int_equal(c.usage.n_local, 48);
+    fx_req_fini(&a);
+    fx_req_fini(&b);
+    fx_req_fini(&c);
+}
+
+static void on_drained(void *data) {
+    ++*(int *)data;
+}
+
+static void test_drain_finishes_what_runs_and_refuses_more(void **state) {
+    (void)state;
+    struct fx_req q, r;
+    int drained = 0;
+    engine_fx_open(&fx);
+    fx_req_init(&q, &fx, SYS, 30);
+    fx_req_init(&r, &fx, SYS, 1);
+    assert_int_equal(fx_submit(&q), 0);
+    engine_drain(fx.engine, 5000, on_drained, &drained);
+    assert_int_equal(drained, 0);
+    assert_int_equal(fx_submit(&r), ERR_CANCELED);
+    while (!drained)
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    assert_int_equal(q.n_done, 1);
+    expect_answer(&q, SYS, 30);
+    assert_int_equal(atomic_load(&fx.met.pending_puts), 0); /* puts went out, too */
+    assert_true(fx.fake.n_put_blocks >= 12);
+    fx_req_fini(&q);
+    fx_req_fini(&r);
+}
+
+static void test_close_cancels_everything(void **state) {
+    (void)state;
+    enum { N = 10 };
+    static struct fx_req q[N];
+    engine_fx_open(&fx);
+    fx.fake.put_silent = true;
+    fx.model.step_us = 500;
+    for (int i = 0; i < N; i++) {
+        fx_req_init(&q[i], &fx, SYS, 100);
+        assert_int_equal(fx_submit(&q[i]), 0);
+    }
+    while (!q[0].n_tokens)
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    engine_fx_close_engine(&fx);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(q[i].n_done, 1);
+        assert_int_equal(q[i].why, FINISH_CANCELED);
+        fx_req_fini(&q[i]);
+    }
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(test_cold_request_computes_every_row_once),
+        T(test_second_request_takes_own_pages),
+        T(test_last_token_is_always_computed),
+        T(test_generated_blocks_are_reused_by_the_next_turn),
+        T(test_private_decode_pages_are_not_reused),
+        T(test_many_at_once_equal_alone),
+        T(test_few_pages_never_deadlock),
+        T(test_limits_are_refused_with_a_reason),
+        T(test_full_queue_is_busy),
+        T(test_cancel_ends_within_a_chunk_and_frees_pages),
+        T(test_failed_step_is_an_error_of_its_requests_only),
+        T(test_stop_string_ends_and_is_cut),
+        T(test_scoring_computes_every_row),
+        T(test_logprobs_and_logits_digest),
+        T(test_salt_separates_tenants),
+        T(test_drain_finishes_what_runs_and_refuses_more),
+        T(test_close_cancels_everything),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
