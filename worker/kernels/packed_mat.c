@@ -124,8 +124,9 @@ int packed_mat_new(struct packed_mat **ret, const struct packed_src *src, struct
     layout_panel(m);
     m->data = aligned_alloc(PANEL_ALIGN, m->data_bytes);
     if (!m->data) {
+        rv = err_set(eb, ERR_NOMEM, "%zu bytes of packed weights", m->data_bytes);
         packed_mat_free(m);
-        return err_set(eb, ERR_NOMEM, "%zu bytes of packed weights", m->data_bytes);
+        return rv;
     }
     memset(m->data, 0, m->data_bytes);
     if (t->block_items == 1)
