@@ -1,0 +1,63 @@
+/* index.h - which node holds which block, as the rest of the node sees it. A hint, never the truth.
+ *
+ * index_mem_open() is the embedded index: one node needs no other, since its directory answers.
+ * index_redis_open() writes behind into Redis. Nothing here ever waits: publish and withdraw append to a
+ * bounded backlog; what does not fit is counted and comes again with the next full republish.
+ *
+ * Thread: loop thread only, callbacks too. */
+#pragma once
+
+#include "common/block_id.h"
+#include "common/clock.h"
+#include "common/err.h"
+
+typedef struct uv_loop_s uv_loop_t;
+struct log;
+
+enum index_state { INDEX_MEM = 0, INDEX_REDIS_UP = 1, INDEX_REDIS_DOWN = 2 };
+
+struct index_stats {
+    enum index_state state;
+    uint64_t published, withdrawn;  /* entries written, in all */
+    uint64_t dropped;               /* backlog full: left to the next republish */
+    uint64_t errors, reconnects, republished;
+    uint64_t backlog;               /* entries waiting now */
+};
+
+struct index; /* opaque */
+struct index_ops {
+    void (*publish)(struct index *ix, const struct block_id *id);
+    void (*withdraw)(struct index *ix, const struct block_id *id);
+    /* This start of the node. Known from the beginning; may rise once, when Redis tells of a later one. */
+    uint32_t (*epoch)(const struct index *ix);
+    void (*stats)(const struct index *ix, struct index_stats *ret);
+    /* Frees ix, then calls cb. */
+    void (*close)(struct index *ix, void (*cb)(void *arg), void *arg);
+};
+struct index {
+    const struct index_ops *ops;
+};
+
+int index_mem_open(struct index **ret, const struct clock *clk);
+
+struct index_redis_cfg {
+    uv_loop_t *loop;
+    const struct clock *clk; /* NULL: the real one */
+    struct log *log;         /* NULL: silent */
+    const char *addr;        /* host:port or unix:/path */
+    const char *user, *password; /* AUTH; NULL or "": none */
+    uint32_t db;
+    uint16_t node_id;
+    const char *node_addr; /* what clients connect to; in the node's record */
+    uint32_t max_backlog;  /* entries; 0: 65,536 */
+    uint32_t entry_ttl_s;  /* 0: 86,400 */
+    uint32_t node_ttl_s;   /* 0: 15 */
+    /* Figures for the node's record. */
+    void (*load)(void *arg, uint64_t *ret_capacity_bytes, uint64_t *ret_used_bytes);
+    /* Ids of what the node holds, for republishing and renewal: at most max into ret, *cursor 0 to begin and 0
+     * again at the end; one call does a bounded amount of work. */
+    uint32_t (*scan)(void *arg, uint64_t *cursor, struct block_id *ret, uint32_t max);
+    void *arg;
+};
+/* Connects in the background; an absent Redis is not an error. ERR_INVALID: the address. */
+int index_redis_open(struct index **ret, const struct index_redis_cfg *cfg, struct errbuf *eb);

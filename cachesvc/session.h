@@ -1,0 +1,96 @@
+/* session.h - what a client holds at this node: one control connection, up to 4 data connections, its
+ * leases and puts (in the store), its fetch streams and waiting commits.
+ *
+ *   Hello without a token on a new connection opens a session; that connection is its control connection.
+ *   Hello with the session's 16-byte token joins a data connection.
+ *   The loss of the control connection ends the session: streams stop, puts are aborted, leases released,
+ *   data connections are dropped. The loss of a data connection ends what was streaming on it.
+ *
+ * Thread: loop thread. Memory: sessions come from a pool sized at start. */
+#pragma once
+
+#include "cachesvc/store/block_store.h"
+#include "common/list.h"
+#include "common/slabpool.h"
+#include "proto/rpc_server.h"
+
+#define SESSION_MAX_DATA 4
+#define SESSION_MAX_NS 256
+#define SESSION_NAME_BYTES 64
+
+/* Grant bits of a connection, compared by rpc_server with a method's needs. */
+enum {
+    GRANT_SESSION = 1u << 0, /* has said Hello */
+    GRANT_CONTROL = 1u << 1,
+    GRANT_DATA = 1u << 2,
+    GRANT_READ = 1u << 3,  /* every role */
+    GRANT_WRITE = 1u << 4, /* worker */
+    GRANT_ADMIN = 1u << 5,
+};
+
+/* A role with its token, one line of --token-file. */
+struct auth_token {
+    uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the token: equal lengths for the comparison */
+    uint32_t role;                /* enum msg_role */
+    uint32_t n_ns;                /* 0: every namespace */
+    uint8_t ns[8][DIGEST_BYTES];
+};
+struct auth {
+    struct auth_token *tokens; /* [n]; n = 0: no tokens configured, every role is open */
+    uint32_t n;
+};
+/* Reads the file; eb names the line. */
+int auth_load(struct auth *a, const char *path, struct errbuf *eb);
+void auth_fini(struct auth *a);
+/* The matching row; *ret stays NULL when no tokens are configured. ERR_DENIED. Takes the same time for every
+ * wrong token. */
+int auth_check(const struct auth *a, const void *token, size_t len, uint32_t role,
+               const struct auth_token **ret);
+
+struct session;
+struct session_conn { /* rpc_conn_user() of each connection that has said Hello */
+    struct session *session;
+    struct rpc_conn *conn; /* referenced; NULL when gone */
+    uint32_t number;       /* 0 control, 1.. data */
+};
+
+struct session {
+    struct list link; /* of session_table */
+    uint8_t token[WIRE_SESSION_TOKEN_BYTES];
+    uint64_t number, opened_ns;
+    uint32_t role;
+    const struct auth_token *auth; /* NULL: no tokens configured */
+    char name[SESSION_NAME_BYTES];
+    uint8_t writer[WIRE_WRITER_BYTES];
+    struct session_conn control, data[SESSION_MAX_DATA];
+    struct store_session *store;
+    struct list streams; /* svc_fetch's */
+    struct list puts;    /* svc_put's */
+    uint64_t ns_registered[SESSION_MAX_NS / 64];
+};
+
+struct session_table {
+    struct slabpool pool;
+    struct list all;
+    uint64_t next_number;
+};
+int session_table_init(struct session_table *t, uint32_t max_sessions);
+void session_table_fini(struct session_table *t);
+
+/* ERR_BUSY at the limit. conn is referenced by the session from now on. */
+int session_open(struct session_table *t, struct block_store *store, struct rpc_conn *conn,
+                 struct session **ret);
+/* Frees s; its streams and puts must have been ended. */
+void session_free(struct session_table *t, struct session *s);
+struct session *session_find(struct session_table *t, const uint8_t token[WIRE_SESSION_TOKEN_BYTES]);
+/* ERR_BUSY: no data connection left. */
+int session_join(struct session *s, struct rpc_conn *conn, uint32_t max_data, struct session_conn **ret);
+uint32_t session_n_data(const struct session *s);
+
+static inline struct session_conn *session_of(struct rpc_conn *c) {
+    return rpc_conn_user(c);
+}
+/* Handles on the wire are the store's numbers + 1, so that 0 is never one. */
+bool session_may_use_ns(const struct session *s, uint32_t handle);
+void session_note_ns(struct session *s, uint32_t ns);
+bool session_ns_allowed(const struct session *s, const uint8_t digest[DIGEST_BYTES]);
