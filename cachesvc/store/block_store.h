@@ -55,11 +55,15 @@ struct block_store_cfg {
     void *hook_arg;
 };
 
-/* Recovers what the disk tier holds before it returns. Errors are clear text in eb: disk full, directory
+/* Recovers what the disk tier holds before it returns; those blocks are not announced by on_visible, they can
+ * be listed. Errors are clear text in eb: disk full, directory
  * locked by another process, file of another geometry. */
 int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg, struct errbuf *eb);
+/* A text to log once after the start (the file system refuses O_DIRECT ...), or NULL. */
+const char *block_store_warning(const struct block_store *s);
 
-/* Writes everything dirty to disk and syncs, then calls back (0 or the first error). */
+/* Writes everything dirty to disk and syncs, then calls back (0 or an error). Drain and close call back
+ * from block_store_tick() (close without a disk: from inside the call), so keep ticking. */
 typedef void (*block_store_cb)(void *arg, int rv);
 void block_store_drain(struct block_store *s, block_store_cb cb, void *arg);
 /* Fails what is pending with ERR_CANCELED, waits for disk work in flight, frees everything, calls back.
@@ -232,7 +236,7 @@ struct store_filter { /* all set conditions must hold; none set: everything */
     bool descendants; /* with ids: also everything below them */
 };
 /* What an operator removed does not come back: headers are cleared and synced before the callback.
- * Matching blocks are invisible when the call returns. */
+ * Matching blocks are invisible when the call returns. The callback may come from inside the call. */
 struct store_evict { /* caller's memory; private */
     struct list link;
     void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes);

@@ -1,0 +1,357 @@
+#include "cachesvc/store/block_store.h"
+
+#include <sys/random.h>
+
+#include "cachesvc/store/store_priv.h"
+#include "common/check.h"
+
+/* ---- defaults ------------------------------------------------------------------------------ */
+
+#define DEFAULT(field, value)                                                                      \
+    do {                                                                                           \
+        if (!(field))                                                                              \
+            (field) = (value);                                                                     \
+    } while (0)
+
+static uint64_t clamp(uint64_t v, uint64_t lo, uint64_t hi) {
+    return v < lo ? lo : v > hi ? hi : v;
+}
+
+static void set_defaults(struct block_store_cfg *c) {
+    DEFAULT(c->min_slot_bytes, 64u << 10);
+    DEFAULT(c->ram_extent_bytes, clamp(c->ram_bytes / 16 / 4096 * 4096, 8ull << 20, 64ull << 20));
+    if (c->disk_bytes)
+        DEFAULT(c->bounce_bytes, c->ram_extent_bytes);
+    uint64_t blocks = (c->ram_bytes + c->disk_bytes) / (256u << 10);
+    DEFAULT(c->max_blocks, (uint32_t)clamp(blocks, 1024, 1u << 30));
+    DEFAULT(c->max_namespaces, 256);
+    DEFAULT(c->max_sessions, 1024);
+    DEFAULT(c->max_puts, 1024);
+    DEFAULT(c->max_put_blocks, 256);
+    DEFAULT(c->max_lease_blocks, 262144);
+    DEFAULT(c->max_disk_reads, 256);
+    DEFAULT(c->max_put_bytes, c->ram_bytes / 4);
+    DEFAULT(c->lease_ttl_ns, 5 * NS_PER_S);
+    DEFAULT(c->put_ttl_ns, 30 * NS_PER_S);
+    DEFAULT(c->clk, clock_real());
+}
+
+/* ---- open ---------------------------------------------------------------------------------- */
+
+static void on_format(void *arg, int rv) {
+    struct block_store *s = arg;
+    if (rv < 0)
+        store_disk_failed(s);
+    store_evict_progress(s);
+    store_behind_pump(s);
+}
+
+static int open_disk(struct block_store *s, struct errbuf *eb) {
+    if (!s->cfg.disk_bytes)
+        return 0;
+    s->exec = s->cfg.exec;
+    if (!s->exec) {
+        int rv = disk_exec_loop_new(&s->own_exec, s->cfg.work, s->cfg.max_disk_reads + STORE_MAX_WRITES + DISK_ROUND_OPS + 2);
+        if (rv < 0)
+            return err_set(eb, rv, "disk pool");
+        s->exec = s->own_exec;
+    }
+    struct disk_tier_cfg dc = {
+        .data_dir = s->cfg.data_dir,
+        .disk_bytes = s->cfg.disk_bytes,
+        .extent_bytes = s->cfg.disk_extent_bytes,
+        .min_slot_bytes = s->cfg.min_slot_bytes,
+        .buffered = s->cfg.buffered_io,
+        .exec = s->exec,
+        .encode = store_behind_encode,
+        .on_format = on_format,
+        .arg = s,
+    };
+    int rv = disk_tier_init(&s->disk, &dc, eb);
+    s->has_disk = rv == 0;
+    return rv;
+}
+
+static void init_pools(struct block_store *s) {
+    const struct block_store_cfg *c = &s->cfg;
+    for (uint32_t i = 0; i < c->max_sessions; i++)
+        list_push_back(&s->free_sessions, &s->sessions[i].link);
+    for (uint32_t i = 0; i < c->max_puts; i++) {
+        s->puts[i].blk = s->put_blks + (size_t)i * c->max_put_blocks;
+        list_push_back(&s->free_puts, &s->puts[i].link);
+    }
+    for (uint32_t i = 0; i < c->max_disk_reads; i++)
+        list_push_back(&s->free_reads, &s->reads[i].link);
+    for (uint32_t i = 0; i < STORE_MAX_WRITES; i++)
+        list_push_back(&s->free_writes, &s->writes[i].link);
+    for (uint32_t i = 0; i < s->n_leases_max; i++)
+        s->leases[i].next_free = i + 1 < s->n_leases_max ? i + 1 : DIR_NONE;
+    for (uint32_t i = 0; i < c->max_lease_blocks; i++)
+        s->items[i].next = i + 1 < c->max_lease_blocks ? i + 1 : DIR_NONE;
+}
+
+static int take_memory(struct block_store *s) {
+    const struct block_store_cfg *c = &s->cfg;
+    s->n_leases_max = MAX(c->max_lease_blocks / 4, 16u);
+    s->behind_cap = s->has_disk ? c->ram_bytes / c->min_slot_bytes + 1 : 0;
+    s->ns = alloc_array(c->max_namespaces, sizeof(*s->ns));
+    s->ns_class = alloc_array(c->max_namespaces, sizeof(*s->ns_class));
+    s->sessions = alloc_array(c->max_sessions, sizeof(*s->sessions));
+    s->leases = alloc_array(s->n_leases_max, sizeof(*s->leases));
+    s->items = alloc_array(c->max_lease_blocks, sizeof(*s->items));
+    s->puts = alloc_array(c->max_puts, sizeof(*s->puts));
+    s->put_blks = alloc_array((size_t)c->max_puts * c->max_put_blocks, sizeof(*s->put_blks));
+    s->reads = alloc_array(c->max_disk_reads, sizeof(*s->reads));
+    s->behind = alloc_array(s->behind_cap, sizeof(*s->behind));
+    if (!s->ns || !s->ns_class || !s->sessions || !s->leases || !s->items || !s->puts || !s->put_blks ||
+        !s->reads || !s->behind)
+        return ERR_NOMEM;
+    init_pools(s);
+    uint64_t seed;
+    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+        seed = clock_wall_ns(s->clk);
+    return dir_init(&s->dir, c->max_blocks, seed);
+}
+
+static void destroy(struct block_store *s) {
+    if (s->has_disk)
+        disk_tier_fini(&s->disk);
+    if (s->own_exec)
+        disk_exec_loop_free(s->own_exec);
+    ram_tier_fini(&s->ram);
+    dir_fini(&s->dir);
+    free(s->ns);
+    free(s->ns_class);
+    free(s->sessions);
+    free(s->leases);
+    free(s->items);
+    free(s->puts);
+    free(s->put_blks);
+    free(s->reads);
+    free(s->behind);
+    free(s);
+}
+
+static int open_parts(struct block_store *s, struct errbuf *eb) {
+    const struct block_store_cfg *c = &s->cfg;
+    if (c->max_namespaces > UINT16_MAX || c->max_blocks >= DIR_NONE)
+        return err_set(eb, ERR_INVALID, "store limits");
+    struct ram_tier_cfg rc = {
+        .ram_bytes = c->ram_bytes,
+        .extent_bytes = c->ram_extent_bytes,
+        .bounce_bytes = c->bounce_bytes,
+        .min_slot_bytes = c->min_slot_bytes,
+        .huge_pages = !c->no_huge_pages,
+        .background_touch = !c->no_background_touch,
+    };
+    int rv = ram_tier_init(&s->ram, &rc, eb);
+    if (rv == 0)
+        rv = open_disk(s, eb);
+    if (rv < 0)
+        return rv;
+    rv = take_memory(s);
+    if (rv < 0)
+        return err_set(eb, rv, "store tables for %u blocks", c->max_blocks);
+    const struct slots_cfg *sc = &s->ram.slots.cfg;
+    s->lease_cap_bytes = (uint64_t)sc->n_extents * sc->extent_bytes / 5 * 4;
+    policy_lru_init(&s->policy, &s->dir, &s->ram.slots, s->has_disk ? &s->disk.slots : NULL, s->ns_class);
+    return s->has_disk ? store_recover(s, eb) : 0;
+}
+
+int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg, struct errbuf *eb) {
+    struct block_store *s = calloc(1, sizeof(*s));
+    if (!s)
+        return err_set(eb, ERR_NOMEM, "store");
+    s->cfg = *cfg;
+    set_defaults(&s->cfg);
+    s->clk = s->cfg.clk;
+    s->ram.fd = -1;
+    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->free_puts, &s->free_reads, &s->free_writes, &s->evicts};
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+        list_init(lists[i]);
+    int rv = open_parts(s, eb);
+    if (rv < 0) {
+        destroy(s);
+        return rv;
+    }
+    *ret = s;
+    return 0;
+}
+
+const char *block_store_warning(const struct block_store *s) {
+    if (s->has_disk && !s->disk.is_direct && !s->cfg.buffered_io)
+        return "the file system of the data directory refuses O_DIRECT: disk I/O is buffered";
+    return NULL;
+}
+
+/* ---- drain and close ----------------------------------------------------------------------- */
+
+static void on_drain_synced(struct disk_wait *w, int rv) {
+    struct block_store *s = CONTAINER_OF(w, struct block_store, drain_wait);
+    s->drain_waiting = false;
+    block_store_cb cb = TAKE_PTR(s->drain_cb);
+    cb(s->drain_arg, rv);
+}
+
+static void drain_progress(struct block_store *s) {
+    if (!s->drain_cb || s->drain_waiting)
+        return;
+    if (s->degraded_until) {
+        block_store_cb cb = TAKE_PTR(s->drain_cb);
+        cb(s->drain_arg, ERR_UNAVAILABLE);
+        return;
+    }
+    if (s->behind_n > 0 || s->rescan_dirty || s->st.now.writes_in_flight > 0)
+        return;
+    s->drain_waiting = true;
+    disk_tier_wait(&s->disk, &s->drain_wait, on_drain_synced);
+}
+
+void block_store_drain(struct block_store *s, block_store_cb cb, void *arg) {
+    CHECK(!s->drain_cb);
+    if (!s->has_disk) {
+        cb(arg, 0);
+        return;
+    }
+    s->drain_cb = cb;
+    s->drain_arg = arg;
+    s->rescan_dirty = true;
+    store_behind_pump(s);
+}
+
+static bool close_progress(struct block_store *s) {
+    if (!s->close_cb)
+        return false;
+    bool is_busy = s->has_disk && (!disk_tier_is_idle(&s->disk) || s->st.now.reads_in_flight ||
+                                   s->st.now.writes_in_flight || s->evict_waiting || s->drain_waiting);
+    if (is_busy)
+        return false;
+    for (struct list *l; (l = list_pop_front(&s->evicts));) {
+        struct store_evict *ev = LIST_ENTRY(l, struct store_evict, link);
+        ev->cb(ev->arg, ERR_CANCELED, ev->n_blocks, ev->bytes);
+    }
+    block_store_cb cb = s->close_cb;
+    void *arg = s->close_arg;
+    destroy(s);
+    cb(arg, 0);
+    return true;
+}
+
+void block_store_close(struct block_store *s, block_store_cb cb, void *arg) {
+    CHECK(!s->is_closing && list_empty(&s->live_sessions));
+    s->is_closing = true;
+    s->close_cb = cb;
+    s->close_arg = arg;
+    store_reads_cancel(s);
+    if (s->drain_cb && !s->drain_waiting) {
+        block_store_cb dcb = TAKE_PTR(s->drain_cb);
+        dcb(s->drain_arg, ERR_CANCELED);
+    }
+    (void)close_progress(s);
+}
+
+void block_store_tick(struct block_store *s) {
+    if (s->is_closing) {
+        if (!close_progress(s) && s->has_disk)
+            disk_tier_tick(&s->disk);
+        return;
+    }
+    uint64_t now = store_now(s);
+    store_put_tick(s, now);
+    store_lease_tick(s, now);
+    store_behind_tick(s, now);
+    drain_progress(s);
+}
+
+/* ---- memory file --------------------------------------------------------------------------- */
+
+int block_store_memfd(const struct block_store *s) {
+    return s->ram.fd;
+}
+uint64_t block_store_memfd_bytes(const struct block_store *s) {
+    return s->ram.bytes;
+}
+uint32_t block_store_min_slot_bytes(const struct block_store *s) {
+    return s->cfg.min_slot_bytes;
+}
+
+/* ---- namespaces ---------------------------------------------------------------------------- */
+
+int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST_BYTES], uint32_t *ret_ns) {
+    for (uint32_t i = 0; i < s->n_ns; i++) {
+        if (memcmp(s->ns[i].digest, digest, DIGEST_BYTES) != 0)
+            continue;
+        *ret_ns = i;
+        return 0;
+    }
+    return ERR_NOTFOUND;
+}
+
+static int shape_class(struct block_store *s, const struct store_ns_shape *sh, uint32_t *ret_slot_bytes,
+                       struct errbuf *eb) {
+    uint64_t slot = ((uint64_t)sh->payload_bytes + 8ull * sh->n_ranges + 4095) / 4096 * 4096;
+    bool ok = sh->n_ranges && sh->range_bytes && sh->payload_bytes % 8 == 0 &&
+              (uint64_t)sh->n_ranges * sh->range_bytes == sh->payload_bytes;
+    if (!ok)
+        return err_set(eb, ERR_INVALID, "%u bytes in %u ranges of %u", sh->payload_bytes, sh->n_ranges, sh->range_bytes);
+    slot = MAX(slot, s->cfg.min_slot_bytes);
+    if (slot > UINT32_MAX || !slots_per_extent(&s->ram.slots, (uint32_t)slot) ||
+        (s->has_disk && !slots_per_extent(&s->disk.slots, (uint32_t)slot)))
+        return err_set(eb, ERR_INVALID, "a block of %u bytes does not fit an extent", sh->payload_bytes);
+    *ret_slot_bytes = (uint32_t)slot;
+    int cls = slots_class(&s->ram.slots, (uint32_t)slot);
+    if (cls >= 0 && s->has_disk)
+        CHECK(slots_class(&s->disk.slots, (uint32_t)slot) == cls); /* one numbering for both tiers */
+    return cls < 0 ? err_set(eb, cls, "too many block sizes") : cls;
+}
+
+int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES], const struct store_ns_shape *shape,
+                 uint32_t *ret_ns, struct errbuf *eb) {
+    uint32_t ns;
+    if (block_store_ns_find(s, digest, &ns) == 0) {
+        if (memcmp(&s->ns[ns].shape, shape, sizeof(*shape)) != 0)
+            return err_set(eb, ERR_INVALID, "the namespace is known with another block shape");
+        *ret_ns = ns;
+        return 0;
+    }
+    if (s->n_ns == s->cfg.max_namespaces)
+        return err_set(eb, ERR_BUSY, "%u namespaces are known, the limit", s->n_ns);
+    uint32_t slot_bytes = 0;
+    int cls = shape_class(s, shape, &slot_bytes, eb);
+    if (cls < 0)
+        return cls;
+    struct store_ns *n = &s->ns[s->n_ns];
+    *n = (struct store_ns){.shape = *shape, .slot_bytes = slot_bytes};
+    memcpy(n->digest, digest, DIGEST_BYTES);
+    s->ns_class[s->n_ns] = (uint32_t)cls;
+    *ret_ns = s->n_ns++;
+    return 0;
+}
+
+int block_store_ns_register(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
+                            const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb) {
+    return store_ns_add(s, digest, shape, ret_ns, eb);
+}
+
+uint32_t block_store_ns_count(const struct block_store *s) {
+    return s->n_ns;
+}
+
+void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_ns_info *ret) {
+    const struct store_ns *n = &s->ns[ns];
+    *ret = (struct store_ns_info){.shape = n->shape, .slot_bytes = n->slot_bytes, .n_ram = n->n_tier[DIR_RAM], .n_disk = n->n_tier[DIR_DISK]};
+    memcpy(ret->digest, n->digest, DIGEST_BYTES);
+}
+
+/* ---- stats --------------------------------------------------------------------------------- */
+
+void block_store_stats(const struct block_store *s, struct block_store_stats *ret) {
+    *ret = s->st;
+    ret->now.ram_bytes = s->ram.bytes;
+    ret->now.ram_used_bytes = s->ram.slots.used_bytes;
+    ret->now.disk_bytes = s->has_disk ? s->cfg.disk_bytes : 0;
+    ret->now.disk_used_bytes = s->has_disk ? s->disk.slots.used_bytes : 0;
+    ret->disk_sync = s->has_disk ? s->disk.n_syncs : 0;
+    ret->now.max_blocks = s->dir.cap;
+    ret->now.disk_degraded = s->degraded_until != 0;
+}

@@ -1,0 +1,93 @@
+/* directory.h - every block this node knows: id to entry, and the tree of parents and children.
+ *
+ * Thread:  loop thread.
+ * Memory:  entries and table are taken in dir_init(); an entry is at most 128 bytes. Nothing allocates
+ *          later; dir_add() answers DIR_NONE when full.
+ * An entry is named by its 32-bit index, which stays while the entry lives. An index that was kept across
+ * calls is checked with the entry's put sequence: a reused entry has another one, a hole has 0.
+ *
+ * States:  FILLING (a put writes it), RESIDENT (bytes in some tier), HOLE (no bytes, kept for children).
+ * Held:    leased, pinned, filling, or with a held child. A held entry keeps its bytes in some tier, and
+ *          so do its ancestors. The count of held children moves only when an entry's own answer
+ *          changes, so a lease on a chain of n costs n steps, not n squared. */
+#pragma once
+
+#include "common/block_id.h"
+
+#define DIR_NONE UINT32_MAX
+#define DIR_DEPTH_MAX ((1u << 24) - 1)
+
+enum dir_tier { DIR_RAM = 0, DIR_DISK = 1, DIR_TIERS = 2 };
+enum dir_state { DIR_FILLING = 0, DIR_RESIDENT = 1, DIR_HOLE = 2 };
+
+struct dir_links { /* LRU list of one tier; towards the warm end is next */
+    uint32_t prev, next;
+};
+
+struct dir_entry {
+    struct block_id id;
+    uint64_t checksum, group;
+    uint8_t writer[16];
+    uint32_t parent, child; /* child: the first one */
+    uint32_t sib_prev, sib_next;
+    uint32_t slot[DIR_TIERS]; /* slots.h codes, DIR_NONE without */
+    struct dir_links lru[DIR_TIERS];
+    uint32_t put_time_s;
+    uint32_t seq_lo;
+    uint32_t held_children;
+    uint32_t depth : 24;
+    uint32_t pins : 8;
+    uint16_t seq_hi;
+    uint16_t leases;
+    uint16_t ns;
+    uint16_t state : 2;
+    uint16_t ram : 3, disk : 3;    /* enum store_tier_state */
+    uint16_t foreign : 1;          /* hole whose bytes belong to another node */
+    uint16_t orphan : 1;           /* below a hole that is not foreign: evicted first */
+    uint16_t disk_declined : 1;    /* the disk has let it go: write it no more until it leaves RAM */
+    uint16_t in_lru : 2;           /* bit a tier */
+};
+_Static_assert(sizeof(struct dir_entry) <= 128, "directory entry");
+
+struct directory {
+    struct dir_entry *entries; /* [cap] */
+    uint32_t *table;           /* [mask + 1], entry index or DIR_NONE; linear probing */
+    uint32_t mask, cap, n;
+    uint32_t free_head; /* through .parent */
+    uint32_t n_fresh;   /* entries never used yet begin here, so that start touches no memory */
+    uint64_t seed;
+};
+
+int dir_init(struct directory *d, uint32_t cap, uint64_t seed); /* 0, ERR_NOMEM */
+void dir_fini(struct directory *d);
+
+static inline struct dir_entry *dir_at(const struct directory *d, uint32_t idx) {
+    return &d->entries[idx];
+}
+static inline uint64_t dir_seq(const struct dir_entry *e) {
+    return (uint64_t)e->seq_hi << 32 | e->seq_lo;
+}
+static inline void dir_set_seq(struct dir_entry *e, uint64_t seq) {
+    e->seq_lo = (uint32_t)seq;
+    e->seq_hi = (uint16_t)(seq >> 32);
+}
+/* Index for an id, or DIR_NONE. */
+uint32_t dir_find(const struct directory *d, const struct block_id *id);
+/* New entry, a hole without links; the id must not be there. DIR_NONE: full. */
+uint32_t dir_add(struct directory *d, const struct block_id *id);
+/* Without parent link, children, slots and LRU membership. */
+void dir_del(struct directory *d, uint32_t idx);
+
+void dir_link_parent(struct directory *d, uint32_t idx, uint32_t parent);
+void dir_unlink_parent(struct directory *d, uint32_t idx); /* none: no-op */
+
+bool dir_is_held(const struct dir_entry *e);
+/* Call after anything that dir_is_held() reads has changed, with its answer before. */
+void dir_held_changed(struct directory *d, uint32_t idx, bool before);
+void dir_set_state(struct directory *d, uint32_t idx, enum dir_state state); /* keeps held counts */
+void dir_add_leases(struct directory *d, uint32_t idx, int n);
+
+/* Walk of the tree below root, root first and parents before children; DIR_NONE after the last. descend:
+ * whether to go below cur. The entry cur may not be removed during the walk. */
+uint32_t dir_walk(const struct directory *d, uint32_t root, uint32_t cur, bool descend);
+uint32_t dir_n_children(const struct directory *d, uint32_t idx);

@@ -1,0 +1,202 @@
+#include "cachesvc/store/ram_tier.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/check.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define PAGE 4096u
+#define HUGE_PAGE (2ull << 20)
+
+static uint64_t round_up(uint64_t n, uint64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* One memory file, mapped. 0 or -errno. */
+static int map_file(struct ram_tier *t, unsigned flags) {
+    int fd = memfd_create("incipit-ram", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+    if (fd < 0)
+        return -errno;
+    uint64_t bytes = flags & MFD_HUGETLB ? round_up(t->bytes, HUGE_PAGE) : t->bytes;
+    void *p = MAP_FAILED;
+    if (ftruncate(fd, (off_t)bytes) == 0)
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) {
+        int rv = -errno;
+        close(fd);
+        return rv;
+    }
+    t->fd = fd;
+    t->base = p;
+    t->bytes = bytes;
+    return 0;
+}
+
+static int map_any(struct ram_tier *t, bool huge_pages, struct errbuf *eb) {
+    /* The kernel reserves huge pages at mmap(), so a failure shows here and not as SIGBUS later. */
+    t->huge = huge_pages && map_file(t, MFD_HUGETLB) == 0;
+    if (t->huge)
+        return 0;
+    int rv = map_file(t, 0);
+    if (rv < 0)
+        return err_set(eb, rv, "RAM tier of %llu bytes: %s", (unsigned long long)t->bytes, err_text(rv));
+    if (huge_pages)
+        (void)madvise(t->base, t->bytes, MADV_HUGEPAGE); /* a hint; most hosts refuse it for memory files */
+    return 0;
+}
+
+/* Extents come in order, so "touched" is one number. Faulting by the kernel where it can, else a byte a page. */
+static void *touch_extents(void *arg) {
+    struct ram_tier *t = arg;
+    const struct slots_cfg *c = &t->slots.cfg;
+    for (uint32_t i = 0; i < c->n_extents && !atomic_load(&t->stop); i++) {
+        /* The reserve lies at the end and must serve first. */
+        uint32_t ext = (i + c->n_extents - c->n_reserve) % c->n_extents;
+        uint8_t *p = t->base + slots_extent_off(&t->slots, ext);
+        if (madvise(p, c->extent_bytes, MADV_POPULATE_WRITE) != 0)
+            for (uint64_t off = 0; off < c->extent_bytes; off += PAGE)
+                ((volatile uint8_t *)p)[off] = 0;
+        atomic_store_explicit(&t->n_touched, i + 1, memory_order_release);
+    }
+    return NULL;
+}
+
+static int cut(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb) {
+    uint64_t head = round_up(cfg->ram_bytes / cfg->min_slot_bytes * sizeof(uint64_t), PAGE);
+    if (cfg->extent_bytes == 0 || cfg->ram_bytes < head + cfg->extent_bytes)
+        return err_set(eb, ERR_INVALID, "RAM tier of %llu bytes is smaller than one extent of %llu",
+                       (unsigned long long)cfg->ram_bytes, (unsigned long long)cfg->extent_bytes);
+    uint64_t n = (cfg->ram_bytes - head) / cfg->extent_bytes;
+    uint64_t n_reserve = (cfg->bounce_bytes + cfg->extent_bytes - 1) / cfg->extent_bytes;
+    if (n > SLOTS_MAX_EXTENTS || n_reserve >= n)
+        return err_set(eb, ERR_INVALID, "RAM tier: %llu extents, %llu of them reserved, do not work",
+                       (unsigned long long)n, (unsigned long long)n_reserve);
+    struct slots_cfg sc = {
+        .base_off = head,
+        .extent_bytes = cfg->extent_bytes,
+        .n_extents = (uint32_t)n,
+        .n_reserve = (uint32_t)n_reserve,
+        .min_slot_bytes = cfg->min_slot_bytes,
+    };
+    int rv = slots_init(&t->slots, &sc);
+    if (rv < 0)
+        return err_set(eb, rv, "RAM tier: %s", err_text(rv));
+    t->side = alloc_array(n * t->slots.max_per_extent, sizeof(*t->side));
+    if (!t->side)
+        return err_set(eb, ERR_NOMEM, "RAM tier: slot table");
+    memset(t->side, 0xff, n * t->slots.max_per_extent * sizeof(*t->side)); /* no owners */
+    return 0;
+}
+
+int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb) {
+    *t = (struct ram_tier){.fd = -1, .bytes = cfg->ram_bytes, .min_slot_bytes = cfg->min_slot_bytes};
+    int rv = cut(t, cfg, eb);
+    if (rv == 0)
+        rv = map_any(t, cfg->huge_pages, eb);
+    if (rv < 0) {
+        ram_tier_fini(t);
+        return rv;
+    }
+    /* Whoever gets the descriptor later may map it for reading only, and its size is what it is. */
+    if (fcntl(t->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        rv = err_set(eb, -errno, "seal the memory file");
+        ram_tier_fini(t);
+        return rv;
+    }
+    t->gens = (_Atomic uint64_t *)(void *)t->base;
+    atomic_store(&t->n_touched, t->slots.cfg.n_extents);
+    if (cfg->background_touch) {
+        atomic_store(&t->n_touched, 0);
+        t->toucher_runs = pthread_create(&t->toucher, NULL, touch_extents, t) == 0;
+        if (!t->toucher_runs) /* slower first writes, nothing else */
+            atomic_store(&t->n_touched, t->slots.cfg.n_extents);
+    }
+    return 0;
+}
+
+void ram_tier_fini(struct ram_tier *t) {
+    if (t->toucher_runs) {
+        atomic_store(&t->stop, true);
+        pthread_join(t->toucher, NULL);
+    }
+    if (t->base)
+        munmap(t->base, t->bytes);
+    if (t->fd >= 0)
+        close(t->fd);
+    slots_fini(&t->slots);
+    free(t->side);
+    *t = (struct ram_tier){.fd = -1};
+}
+
+static bool is_touched(struct ram_tier *t, uint32_t ext) {
+    const struct slots_cfg *c = &t->slots.cfg;
+    uint32_t order = (ext + c->n_reserve) % c->n_extents;
+    return order < atomic_load_explicit(&t->n_touched, memory_order_acquire);
+}
+
+static uint32_t hand_out(struct ram_tier *t, uint32_t slot, uint32_t owner) {
+    if (slot == SLOT_NONE)
+        return SLOT_NONE;
+    *ram_tier_side(t, slot) = (struct ram_slot){.owner = owner, .aux = DIR_NONE};
+    /* release: no byte of the new payload may be seen with the old generation */
+    uint64_t unit = slots_off(&t->slots, slot) / t->min_slot_bytes;
+    atomic_fetch_add_explicit(&t->gens[unit], 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    return slot;
+}
+
+uint32_t ram_tier_take(struct ram_tier *t, uint32_t cls, uint32_t owner) {
+    uint32_t slot = slots_take(&t->slots, cls);
+    if (slot != SLOT_NONE)
+        return hand_out(t, slot, owner);
+    uint32_t ext = slots_assign(&t->slots, cls, /* reserve= */ false);
+    if (ext == UINT32_MAX)
+        return SLOT_NONE;
+    if (!is_touched(t, ext)) { /* soon; whoever asks evicts or comes back */
+        slots_unassign(&t->slots, ext);
+        return SLOT_NONE;
+    }
+    slots_open(&t->slots, ext);
+    return hand_out(t, slots_take(&t->slots, cls), owner);
+}
+
+uint32_t ram_tier_take_reserve(struct ram_tier *t, uint32_t cls, uint32_t owner) {
+    return hand_out(t, slots_take_reserve(&t->slots, cls), owner);
+}
+
+void ram_tier_disown(struct ram_tier *t, uint32_t slot) {
+    struct ram_slot *s = ram_tier_side(t, slot);
+    CHECK(s->owner != DIR_NONE);
+    s->owner = DIR_NONE;
+    if (s->refs == 0)
+        slots_give(&t->slots, slot);
+}
+
+void ram_tier_ref(struct ram_tier *t, uint32_t slot) {
+    if (ram_tier_side(t, slot)->refs++ == 0)
+        t->n_refs++;
+}
+
+void ram_tier_unref(struct ram_tier *t, uint32_t slot) {
+    struct ram_slot *s = ram_tier_side(t, slot);
+    CHECK(s->refs > 0);
+    if (--s->refs > 0)
+        return;
+    t->n_refs--;
+    if (s->owner == DIR_NONE)
+        slots_give(&t->slots, slot);
+}
+
+uint64_t ram_tier_generation(const struct ram_tier *t, uint32_t slot) {
+    return atomic_load_explicit(&t->gens[slots_off(&t->slots, slot) / t->min_slot_bytes], memory_order_acquire);
+}

@@ -1,0 +1,252 @@
+#include "cachesvc/store/slots.h"
+
+#include "common/check.h"
+#include "common/err.h"
+
+#define NONE UINT32_MAX
+#define IDX_NONE UINT16_MAX
+
+static uint64_t head_bytes(const struct slots *s, uint64_t n_slots) {
+    uint64_t table = n_slots * s->cfg.table_entry_bytes;
+    return s->cfg.head_bytes + (table + 4095) / 4096 * 4096;
+}
+
+uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes) {
+    if (s->cfg.extent_bytes <= s->cfg.head_bytes)
+        return 0;
+    uint64_t each = (uint64_t)slot_bytes + s->cfg.table_entry_bytes;
+    uint64_t n = (s->cfg.extent_bytes - s->cfg.head_bytes) / each;
+    /* Rounding the table up to a page may cost the last slot. */
+    while (n > 0 && head_bytes(s, n) + n * slot_bytes > s->cfg.extent_bytes)
+        n--;
+    return n < IDX_NONE ? (uint32_t)n : IDX_NONE - 1u;
+}
+
+int slots_init(struct slots *s, const struct slots_cfg *cfg) {
+    *s = (struct slots){.cfg = *cfg};
+    if (cfg->n_extents > SLOTS_MAX_EXTENTS || cfg->n_reserve > cfg->n_extents || cfg->min_slot_bytes == 0 ||
+        cfg->min_slot_bytes % 4096 || cfg->extent_bytes % 4096)
+        return ERR_INVALID;
+    s->max_per_extent = slots_per_extent(s, cfg->min_slot_bytes);
+    s->n_free_extents = cfg->n_extents - cfg->n_reserve;
+    s->ext = alloc_array(cfg->n_extents, sizeof(*s->ext));
+    s->next_free = alloc_array((size_t)cfg->n_extents * s->max_per_extent, sizeof(*s->next_free));
+    if (!s->ext || !s->next_free) {
+        slots_fini(s);
+        return ERR_NOMEM;
+    }
+    memset(s->class_avail, 0xff, sizeof(s->class_avail));
+    for (uint32_t i = 0; i < cfg->n_extents; i++)
+        s->ext[i] = (struct slots_extent){.prev = NONE, .next = NONE, .cls = IDX_NONE};
+    return 0;
+}
+
+void slots_fini(struct slots *s) {
+    free(s->ext);
+    free(s->next_free);
+    s->ext = NULL;
+    s->next_free = NULL;
+}
+
+int slots_class(struct slots *s, uint32_t slot_bytes) {
+    for (uint32_t c = 0; c < s->n_classes; c++)
+        if (s->class_bytes[c] == slot_bytes)
+            return (int)c;
+    if (slot_bytes % 4096 || slot_bytes < s->cfg.min_slot_bytes || slots_per_extent(s, slot_bytes) == 0)
+        return ERR_INVALID;
+    if (s->n_classes == SLOTS_MAX_CLASSES)
+        return ERR_BUSY;
+    s->class_bytes[s->n_classes] = slot_bytes;
+    return (int)s->n_classes++;
+}
+
+static uint32_t *avail_head(struct slots *s, uint32_t ext) {
+    return &s->class_avail[s->ext[ext].cls][slots_is_reserve(s, ext)];
+}
+
+static void list_in(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    uint32_t *head = avail_head(s, ext);
+    if (x->listed)
+        return;
+    x->listed = true;
+    x->prev = NONE;
+    x->next = *head;
+    if (*head != NONE)
+        s->ext[*head].prev = ext;
+    *head = ext;
+}
+
+static void list_out(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    if (!x->listed)
+        return;
+    x->listed = false;
+    if (x->prev != NONE)
+        s->ext[x->prev].next = x->next;
+    else
+        *avail_head(s, ext) = x->next;
+    if (x->next != NONE)
+        s->ext[x->next].prev = x->prev;
+    x->prev = x->next = NONE;
+}
+
+static void account(struct slots *s, uint32_t ext, int sign) {
+    uint64_t bytes = s->class_bytes[s->ext[ext].cls];
+    if (sign > 0) {
+        s->n_used++;
+        s->used_bytes += bytes;
+        s->ext[ext].n_used++;
+    } else {
+        s->n_used--;
+        s->used_bytes -= bytes;
+        s->ext[ext].n_used--;
+    }
+}
+
+static uint32_t take_in(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    uint32_t i = x->free_head;
+    if (i != IDX_NONE)
+        x->free_head = s->next_free[slots_dense(s, slot_code(ext, i))];
+    else
+        i = x->n_fresh++;
+    account(s, ext, 1);
+    if (x->n_used == x->n_slots)
+        list_out(s, ext);
+    return slot_code(ext, i);
+}
+
+uint32_t slots_take(struct slots *s, uint32_t cls) {
+    uint32_t ext = s->class_avail[cls][0];
+    return ext == NONE ? SLOT_NONE : take_in(s, ext);
+}
+
+uint32_t slots_take_reserve(struct slots *s, uint32_t cls) {
+    uint32_t ext = s->class_avail[cls][1];
+    /* Reserve extents change class as soon as they are empty: whoever needs one now may have it. */
+    for (uint32_t i = s->cfg.n_extents - s->cfg.n_reserve; ext == NONE && i < s->cfg.n_extents; i++) {
+        if (s->ext[i].n_used)
+            continue;
+        if (s->ext[i].state != EXTENT_FREE)
+            slots_unassign(s, i);
+        slots_assign_at(s, i, cls);
+        slots_open(s, i);
+        ext = i;
+    }
+    return ext == NONE ? SLOT_NONE : take_in(s, ext);
+}
+
+bool slots_take_at(struct slots *s, uint32_t slot) {
+    uint32_t ext = slot_extent(slot), i = slot_index(slot);
+    if (ext >= s->cfg.n_extents || s->ext[ext].state == EXTENT_FREE || i >= s->ext[ext].n_slots)
+        return false;
+    struct slots_extent *x = &s->ext[ext];
+    /* Fresh slots up to i go to the free list first; then i is taken out of it. */
+    while (x->n_fresh <= i) {
+        s->next_free[slots_dense(s, slot_code(ext, x->n_fresh))] = x->free_head;
+        x->free_head = x->n_fresh++;
+    }
+    uint16_t *link = &x->free_head;
+    while (*link != IDX_NONE && *link != i)
+        link = &s->next_free[slots_dense(s, slot_code(ext, *link))];
+    if (*link == IDX_NONE)
+        return false;
+    *link = s->next_free[slots_dense(s, slot)];
+    account(s, ext, 1);
+    if (x->n_used == x->n_slots)
+        list_out(s, ext);
+    return true;
+}
+
+void slots_give(struct slots *s, uint32_t slot) {
+    uint32_t ext = slot_extent(slot);
+    struct slots_extent *x = &s->ext[ext];
+    CHECK(ext < s->cfg.n_extents && x->n_used > 0 && slot_index(slot) < x->n_slots);
+    s->next_free[slots_dense(s, slot)] = x->free_head;
+    x->free_head = (uint16_t)slot_index(slot);
+    account(s, ext, -1);
+    if (x->state == EXTENT_OPEN)
+        list_in(s, ext);
+}
+
+uint32_t slots_assign(struct slots *s, uint32_t cls, bool reserve) {
+    uint32_t n_normal = s->cfg.n_extents - s->cfg.n_reserve;
+    uint32_t from = reserve ? n_normal : s->free_hint, to = reserve ? s->cfg.n_extents : n_normal;
+    if (!reserve && s->n_free_extents == 0)
+        return NONE;
+    for (uint32_t i = from; i < to; i++) {
+        if (s->ext[i].state != EXTENT_FREE)
+            continue;
+        slots_assign_at(s, i, cls);
+        if (!reserve)
+            s->free_hint = i + 1;
+        return i;
+    }
+    return NONE;
+}
+
+void slots_assign_at(struct slots *s, uint32_t ext, uint32_t cls) {
+    struct slots_extent *x = &s->ext[ext];
+    CHECK(x->state == EXTENT_FREE && cls < s->n_classes);
+    *x = (struct slots_extent){
+        .prev = NONE,
+        .next = NONE,
+        .cls = (uint16_t)cls,
+        .n_slots = (uint16_t)slots_per_extent(s, s->class_bytes[cls]),
+        .free_head = IDX_NONE,
+        .state = EXTENT_CLOSED,
+    };
+    if (!slots_is_reserve(s, ext))
+        s->n_free_extents--;
+}
+
+void slots_open(struct slots *s, uint32_t ext) {
+    CHECK(s->ext[ext].state == EXTENT_CLOSED);
+    s->ext[ext].state = EXTENT_OPEN;
+    if (s->ext[ext].n_used < s->ext[ext].n_slots)
+        list_in(s, ext);
+}
+
+void slots_close(struct slots *s, uint32_t ext) {
+    CHECK(s->ext[ext].state == EXTENT_OPEN);
+    list_out(s, ext);
+    s->ext[ext].state = EXTENT_CLOSED;
+}
+
+void slots_unassign(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    CHECK(x->state != EXTENT_FREE && x->n_used == 0);
+    list_out(s, ext);
+    x->state = EXTENT_FREE;
+    if (!slots_is_reserve(s, ext)) {
+        s->n_free_extents++;
+        s->free_hint = MIN(s->free_hint, ext);
+    }
+}
+
+uint32_t slots_find_empty(const struct slots *s, uint32_t cls) {
+    for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
+        if (s->ext[i].state == EXTENT_OPEN && s->ext[i].n_used == 0 && s->ext[i].cls != cls)
+            return i;
+    return NONE;
+}
+
+uint32_t slots_find_oldest(const struct slots *s) {
+    uint32_t best = NONE;
+    for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
+        if (s->ext[i].state == EXTENT_OPEN && (best == NONE || s->ext[i].touch < s->ext[best].touch))
+            best = i;
+    return best;
+}
+
+uint64_t slots_off(const struct slots *s, uint32_t slot) {
+    const struct slots_extent *x = &s->ext[slot_extent(slot)];
+    return slots_extent_off(s, slot_extent(slot)) + head_bytes(s, x->n_slots) +
+           (uint64_t)slot_index(slot) * s->class_bytes[x->cls];
+}
+
+uint64_t slots_table_off(const struct slots *s, uint32_t slot) {
+    return slots_extent_off(s, slot_extent(slot)) + s->cfg.head_bytes +
+           (uint64_t)slot_index(slot) * s->cfg.table_entry_bytes;
+}

@@ -1,0 +1,104 @@
+/* slots.h - extents and slots: one allocator for both tiers, pure (no memory behind it, no I/O).
+ *
+ * A tier is n_extents equal extents from base_off on. An extent that is in use belongs to one class, that
+ * is to one slot size, and is cut into as many slots of it as fit behind its head (disk: header and table;
+ * RAM: nothing). Namespaces of one slot size share a class. The last n_reserve extents serve only
+ * slots_take_reserve().
+ * A slot's name (code) is extent << 16 | index. Thread: one owner. Memory: all in slots_init(). */
+#pragma once
+
+#include "common/compiler.h"
+
+#define SLOT_NONE UINT32_MAX
+#define SLOTS_MAX_CLASSES 64
+#define SLOTS_MAX_EXTENTS 65535u
+
+struct slots_cfg {
+    uint64_t base_off, extent_bytes; /* multiples of 4096 */
+    uint32_t n_extents, n_reserve;   /* n_reserve of them at the end */
+    uint32_t min_slot_bytes;
+    uint32_t head_bytes, table_entry_bytes; /* extent head; one table entry for each slot */
+};
+
+enum extent_state {
+    EXTENT_FREE = 0,   /* no class */
+    EXTENT_CLOSED = 1, /* has a class, its slots are not given out (being formatted, not touched yet) */
+    EXTENT_OPEN = 2,
+};
+
+struct slots_extent {
+    uint64_t touch; /* newest touch of a slot in it */
+    uint32_t prev, next; /* of its class's list of extents with free slots; UINT32_MAX ends */
+    uint16_t cls, n_slots, n_used, free_head, n_fresh;
+    uint8_t state;
+    bool listed;
+};
+
+struct slots {
+    struct slots_cfg cfg;
+    uint32_t max_per_extent;
+    uint32_t n_classes;
+    uint32_t class_bytes[SLOTS_MAX_CLASSES];
+    uint32_t class_avail[SLOTS_MAX_CLASSES][2]; /* heads of those lists; [1]: reserve extents */
+    uint32_t n_free_extents, free_hint; /* not counting the reserve */
+    struct slots_extent *ext; /* [n_extents] */
+    uint16_t *next_free;      /* [n_extents * max_per_extent] */
+    uint64_t n_used, used_bytes;
+};
+
+int slots_init(struct slots *s, const struct slots_cfg *cfg); /* 0, ERR_NOMEM, ERR_INVALID */
+void slots_fini(struct slots *s);
+
+/* Class for a slot size (a multiple of 4096), made on first use. ERR_INVALID: does not fit an extent or
+ * is under the minimum; ERR_BUSY: too many sizes. */
+int slots_class(struct slots *s, uint32_t slot_bytes);
+uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes);
+
+/* SLOT_NONE: no open extent of the class has a free slot. */
+uint32_t slots_take(struct slots *s, uint32_t cls);
+uint32_t slots_take_reserve(struct slots *s, uint32_t cls);
+/* A given slot, at recovery. false: out of range or taken. */
+bool slots_take_at(struct slots *s, uint32_t slot);
+void slots_give(struct slots *s, uint32_t slot);
+
+/* A free extent for cls, CLOSED; UINT32_MAX without. slots_open() then gives its slots out. */
+uint32_t slots_assign(struct slots *s, uint32_t cls, bool reserve);
+void slots_assign_at(struct slots *s, uint32_t ext, uint32_t cls); /* recovery: that one, CLOSED */
+void slots_open(struct slots *s, uint32_t ext);
+/* Open, without used slots: back to FREE. */
+void slots_unassign(struct slots *s, uint32_t ext);
+/* Keeps new slots from being taken while its live ones leave. */
+void slots_close(struct slots *s, uint32_t ext);
+
+/* An open extent of another class than cls without any used slot; UINT32_MAX without. */
+uint32_t slots_find_empty(const struct slots *s, uint32_t cls);
+/* The open extent (not of the reserve) whose newest touch is the oldest. */
+uint32_t slots_find_oldest(const struct slots *s);
+
+static inline uint32_t slot_extent(uint32_t slot) {
+    return slot >> 16;
+}
+static inline uint32_t slot_index(uint32_t slot) {
+    return slot & 0xffff;
+}
+static inline uint32_t slot_code(uint32_t ext, uint32_t i) {
+    return ext << 16 | i;
+}
+/* Dense number of a slot, for side arrays of n_extents * max_per_extent. */
+static inline size_t slots_dense(const struct slots *s, uint32_t slot) {
+    return (size_t)slot_extent(slot) * s->max_per_extent + slot_index(slot);
+}
+static inline uint32_t slots_bytes(const struct slots *s, uint32_t slot) {
+    return s->class_bytes[s->ext[slot_extent(slot)].cls];
+}
+static inline bool slots_is_reserve(const struct slots *s, uint32_t ext) {
+    return ext >= s->cfg.n_extents - s->cfg.n_reserve;
+}
+static inline void slots_touch(struct slots *s, uint32_t slot, uint64_t stamp) {
+    s->ext[slot_extent(slot)].touch = stamp;
+}
+static inline uint64_t slots_extent_off(const struct slots *s, uint32_t ext) {
+    return s->cfg.base_off + ext * s->cfg.extent_bytes;
+}
+uint64_t slots_off(const struct slots *s, uint32_t slot);       /* of the slot's bytes, from the file's begin */
+uint64_t slots_table_off(const struct slots *s, uint32_t slot); /* of its table entry */

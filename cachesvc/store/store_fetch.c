@@ -1,0 +1,166 @@
+/* Fetch: from RAM at once, from disk by one read that everybody who wants the block shares.
+ *
+ *   in RAM -------------------------------------------------> ref
+ *   on disk -> slot (RAM, else reserve) -> read + checksums --> ref, the block is in RAM now
+ *                                             \--bad bytes----> block dropped, counted, miss
+ * Promotion keeps the disk copy. A read into the reserve leaves nothing behind. */
+#include "cachesvc/store/store_priv.h"
+
+#include "common/check.h"
+
+static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t checksum, uint32_t slot,
+                     struct store_ref *ret) {
+    const uint8_t *p = ram_tier_at(&s->ram, slot);
+    *ret = (struct store_ref){
+        .payload = p,
+        .sums = p + ns->shape.payload_bytes,
+        .payload_bytes = ns->shape.payload_bytes,
+        .n_ranges = ns->shape.n_ranges,
+        .checksum = checksum,
+        .file_off = slots_off(&s->ram.slots, slot),
+        .slot = slot,
+    };
+    ram_tier_ref(&s->ram, slot);
+    s->st.now.refs++;
+}
+
+void block_store_ref_drop(struct block_store *s, struct store_ref *ref) {
+    ram_tier_unref(&s->ram, ref->slot);
+    s->st.now.refs--;
+    *ref = (struct store_ref){.slot = SLOT_NONE};
+}
+
+static void tell_waiters(struct store_read *r, int rv, const struct store_ns *ns) {
+    struct block_store *s = r->s;
+    for (struct list *l; (l = list_pop_front(&r->waiters));) {
+        struct store_fetch *f = LIST_ENTRY(l, struct store_fetch, link);
+        f->read = NULL;
+        struct store_ref ref = {.slot = SLOT_NONE};
+        if (rv == 0) {
+            fill_ref(s, ns, r->op.checksum, r->ram_slot, &ref);
+            s->st.fetch_disk++;
+        } else {
+            s->st.fetch_miss++;
+        }
+        f->cb(f->arg, rv, rv == 0 ? &ref : NULL);
+    }
+}
+
+/* The block is whole and its entry still wants it. */
+static void arrived(struct store_read *r) {
+    struct block_store *s = r->s;
+    uint32_t idx = r->e.idx;
+    struct dir_entry *e = store_at(s, idx);
+    if (r->is_bounce) {
+        ram_tier_disown(&s->ram, r->ram_slot); /* refs keep it until the last send has ended */
+        e->slot[DIR_RAM] = SLOT_NONE;
+        store_set_ram(s, idx, TIER_NONE);
+        s->st.bounced++;
+        return;
+    }
+    store_set_ram(s, idx, TIER_CLEAN);
+    s->policy.ops->insert(&s->policy, DIR_RAM, store_cls(s, e), idx);
+    s->st.promoted++;
+}
+
+static void on_read(struct disk_op *op) {
+    struct store_read *r = CONTAINER_OF(op, struct store_read, op);
+    struct block_store *s = r->s;
+    disk_tier_op_done(&s->disk);
+    struct dir_entry *e = store_at(s, r->e.idx);
+    bool is_live = store_ref_is_live(s, r->e) && e->ram == TIER_READING && e->slot[DIR_RAM] == r->ram_slot;
+    const struct store_ns *ns = &s->ns[e->ns];
+    int rv = is_live ? op->rv : ERR_NOTFOUND;
+    if (is_live && rv == 0) {
+        arrived(r);
+    } else if (is_live) {
+        s->st.disk_corrupt += rv == ERR_CORRUPT;
+        s->st.disk_read_error += rv != ERR_CORRUPT;
+        store_remove(s, r->e.idx); /* the header too: it vouched for bytes that are not there */
+        rv = ERR_NOTFOUND;
+    }
+    s->st.now.reads_in_flight--;
+    tell_waiters(r, s->is_closing ? ERR_CANCELED : rv, ns);
+    ram_tier_unref(&s->ram, r->ram_slot);
+    list_push_back(&s->free_reads, &r->link);
+}
+
+static int take_slot(struct block_store *s, uint32_t idx, struct store_read *r) {
+    uint32_t cls = store_cls(s, store_at(s, idx));
+    r->is_bounce = false;
+    if (store_take_ram(s, cls, idx, &r->ram_slot) == 0)
+        return 0;
+    r->ram_slot = ram_tier_take_reserve(&s->ram, cls, idx);
+    r->is_bounce = true;
+    return r->ram_slot == SLOT_NONE ? ERR_BUSY : 0;
+}
+
+static struct store_read *start_read(struct block_store *s, uint32_t idx) {
+    struct list *l = list_pop_front(&s->free_reads);
+    if (!l)
+        return NULL;
+    struct store_read *r = LIST_ENTRY(l, struct store_read, link);
+    struct dir_entry *e = store_at(s, idx);
+    if (take_slot(s, idx, r) < 0) {
+        list_push_back(&s->free_reads, &r->link);
+        return NULL;
+    }
+    r->s = s;
+    r->e = (struct entry_ref){idx, dir_seq(e)};
+    list_init(&r->waiters);
+    r->op = (struct disk_op){
+        .payload_bytes = s->ns[e->ns].shape.payload_bytes,
+        .n_ranges = s->ns[e->ns].shape.n_ranges,
+        .checksum = e->checksum,
+        .done = on_read,
+    };
+    ram_tier_ref(&s->ram, r->ram_slot);
+    ram_tier_side(&s->ram, r->ram_slot)->aux = (uint32_t)(r - s->reads);
+    if (disk_tier_submit(&s->disk, &r->op, DISK_READ_BLOCK, e->slot[DIR_DISK], ram_tier_at(&s->ram, r->ram_slot)) < 0) {
+        ram_tier_disown(&s->ram, r->ram_slot);
+        ram_tier_unref(&s->ram, r->ram_slot);
+        list_push_back(&s->free_reads, &r->link);
+        return NULL;
+    }
+    e->slot[DIR_RAM] = r->ram_slot;
+    store_set_ram(s, idx, TIER_READING);
+    s->st.now.reads_in_flight++;
+    return r;
+}
+
+int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns, const struct block_id *id,
+                      struct store_ref *ret_ref, store_fetch_cb cb, void *arg) {
+    uint32_t idx = dir_find(&s->dir, id);
+    if (idx == DIR_NONE || store_at(s, idx)->ns != ns || store_at(s, idx)->state != DIR_RESIDENT || s->is_closing) {
+        s->st.fetch_miss++;
+        return ERR_NOTFOUND;
+    }
+    struct dir_entry *e = store_at(s, idx);
+    if (entry_in_ram(e)) {
+        fill_ref(s, &s->ns[ns], e->checksum, e->slot[DIR_RAM], ret_ref);
+        s->st.fetch_ram++;
+        return 1;
+    }
+    struct store_read *r =
+        e->ram == TIER_READING ? &s->reads[ram_tier_side(&s->ram, e->slot[DIR_RAM])->aux] : start_read(s, idx);
+    if (!r) {
+        s->st.fetch_busy++;
+        return ERR_BUSY;
+    }
+    *f = (struct store_fetch){.cb = cb, .arg = arg, .s = s, .read = r};
+    list_push_back(&r->waiters, &f->link);
+    return 0;
+}
+
+void block_store_fetch_cancel(struct store_fetch *f) {
+    if (!f->read)
+        return;
+    list_remove(&f->link);
+    f->read = NULL;
+}
+
+void store_reads_cancel(struct block_store *s) {
+    for (uint32_t i = 0; i < s->cfg.max_disk_reads; i++)
+        if (s->reads[i].s && !list_empty(&s->reads[i].waiters))
+            tell_waiters(&s->reads[i], ERR_CANCELED, NULL);
+}

@@ -1,0 +1,192 @@
+/* store_priv.h - struct block_store, shared by the store's own files only.
+ *
+ *   block_store.c   open, close, namespaces, stats          store_lookup.c  lookup, touch, sessions, leases
+ *   store_room.c    who leaves when room is needed          store_put.c     begin, fill, commit, abort
+ *   store_fetch.c   RAM hit, disk read, promotion           store_behind.c  RAM to disk, drain
+ *   store_admin.c   evict, list, inspect                    store_recover.c directory from the disk's headers
+ *
+ * An entry index that outlives a call travels with the put sequence it was taken with (struct entry_ref);
+ * a FILLING entry is known to its put, which the RAM slot's aux names. */
+#pragma once
+
+#include "cachesvc/store/block_store.h"
+#include "cachesvc/store/directory.h"
+#include "cachesvc/store/disk_tier.h"
+#include "cachesvc/store/policy.h"
+#include "cachesvc/store/ram_tier.h"
+
+#define STORE_MAX_WRITES 4
+#define STORE_VICTIM_STEPS 1024u
+#define STORE_DEGRADED_NS (5 * NS_PER_S)
+
+struct entry_ref {
+    uint32_t idx;
+    uint64_t seq;
+};
+
+struct store_ns {
+    uint8_t digest[DIGEST_BYTES];
+    struct store_ns_shape shape;
+    uint32_t slot_bytes;
+    uint64_t n_tier[DIR_TIERS];
+};
+
+struct lease_item {
+    struct entry_ref e;
+    uint32_t slot; /* RAM slot held, SLOT_NONE without */
+    uint32_t next; /* pool index, DIR_NONE ends; also the free list */
+};
+struct store_lease {
+    struct list link; /* of its session */
+    uint64_t id;      /* serial << 32 | pool index + 1 */
+    uint32_t items, next_free;
+};
+
+struct store_session {
+    struct list link; /* active or free */
+    struct block_store *s;
+    struct list leases, puts;
+    uint64_t alive_until; /* mono ns; its leases end then */
+};
+
+enum put_blk_state { PUT_BLK_IDLE = 0, PUT_BLK_PRESENT, PUT_BLK_WAITING, PUT_BLK_OPEN, PUT_BLK_FILLED, PUT_BLK_DONE, PUT_BLK_DEAD };
+struct put_blk {
+    uint32_t entry, slot;
+    uint8_t state;
+    bool is_named;               /* in a commit whose callback was cancelled */
+    struct store_commit *commit; /* waits for it */
+};
+struct store_put {
+    struct list link; /* of its session, or free */
+    struct list commits;
+    struct store_session *ss;
+    uint64_t id, deadline, bytes;
+    uint32_t ns, n;
+    struct put_blk *blk; /* [max_put_blocks] */
+};
+
+struct store_read {
+    struct disk_op op;
+    struct list link; /* free list */
+    struct list waiters; /* store_fetch.link */
+    struct block_store *s;
+    struct entry_ref e;
+    uint32_t ram_slot;
+    bool is_bounce;
+};
+struct store_write {
+    struct disk_op op;
+    struct disk_wait wait;
+    struct list link; /* free list */
+    struct block_store *s;
+    struct entry_ref e;
+    uint32_t ram_slot, disk_slot;
+};
+
+struct block_store {
+    struct block_store_cfg cfg;
+    const struct clock *clk;
+    struct disk_exec *exec, *own_exec;
+    struct directory dir;
+    struct policy policy;
+    struct ram_tier ram;
+    struct disk_tier disk;
+    bool has_disk, is_closing;
+
+    struct store_ns *ns; /* [max_namespaces] */
+    uint32_t *ns_class;
+    uint32_t n_ns;
+
+    uint64_t seq, lease_serial, put_serial;
+    uint64_t lease_cap_bytes;
+    struct block_store_stats st; /* st.now: what is cheap to keep */
+
+    struct store_session *sessions;
+    struct list free_sessions, live_sessions;
+    struct store_lease *leases;
+    struct lease_item *items;
+    uint32_t n_leases_max, free_lease, free_item;
+    struct store_put *puts;
+    struct put_blk *put_blks;
+    struct list free_puts;
+    struct store_read *reads;
+    struct list free_reads;
+
+    struct entry_ref *behind; /* ring of blocks to write, [behind_cap] */
+    uint64_t behind_head, behind_n, behind_cap;
+    struct store_write writes[STORE_MAX_WRITES];
+    struct list free_writes;
+    uint64_t degraded_until; /* mono ns, 0: the disk works */
+    bool rescan_dirty;       /* the ring lost some: look through the directory on tick */
+
+    struct list evicts; /* store_evict.link waiting for the sync */
+    struct disk_wait evict_wait;
+    bool evict_waiting;
+    int evict_rv;
+
+    block_store_cb drain_cb, close_cb;
+    void *drain_arg, *close_arg;
+    struct disk_wait drain_wait;
+    bool drain_waiting;
+};
+
+static inline struct dir_entry *store_at(const struct block_store *s, uint32_t idx) {
+    return dir_at(&s->dir, idx);
+}
+static inline uint64_t store_now(const struct block_store *s) {
+    return clock_mono_ns(s->clk);
+}
+static inline uint32_t store_cls(const struct block_store *s, const struct dir_entry *e) {
+    return s->ns_class[e->ns];
+}
+static inline bool store_ref_is_live(const struct block_store *s, struct entry_ref r) {
+    return dir_seq(dir_at(&s->dir, r.idx)) == r.seq && dir_at(&s->dir, r.idx)->state == DIR_RESIDENT;
+}
+static inline bool entry_in_ram(const struct dir_entry *e) {
+    return e->ram == TIER_CLEAN || e->ram == TIER_DIRTY;
+}
+static inline bool store_disk_works(const struct block_store *s) {
+    return s->has_disk && s->degraded_until == 0;
+}
+
+/* Keeps entry states and the gauges in step. */
+void store_set_ram(struct block_store *s, uint32_t idx, enum store_tier_state v);
+void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v);
+
+/* store_room.c */
+int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t *ret_slot); /* 0, ERR_BUSY */
+/* 1: a disk slot of cls is free now; 0: soon (on_format); ERR_BUSY: nothing may leave. */
+int store_make_disk_room(struct block_store *s, uint32_t cls);
+bool store_ensure_entries(struct block_store *s, uint32_t n);
+void store_drop_ram_copy(struct block_store *s, uint32_t idx);
+/* The entry has no bytes any more: a hole if it has children, else gone, with parents that were holes for it
+ * alone. It must be neither leased nor in a list. */
+void store_lose_bytes(struct block_store *s, uint32_t idx);
+void store_recalc_orphans(struct block_store *s, uint32_t root);
+bool store_orphan_below(const struct block_store *s, uint32_t parent);
+
+/* Takes everything from an entry at once, whatever state it is in; operator and bad bytes. clear: its disk
+ * header too. */
+void store_remove(struct block_store *s, uint32_t idx);
+
+/* store_put.c */
+void store_abort_filling(struct block_store *s, uint32_t idx);
+void store_put_free(struct store_put *p);
+void store_put_tick(struct block_store *s, uint64_t now);
+/* store_fetch.c */
+void store_reads_cancel(struct block_store *s);
+/* store_behind.c */
+void store_behind_push(struct block_store *s, uint32_t idx);
+void store_behind_pump(struct block_store *s);
+void store_behind_tick(struct block_store *s, uint64_t now);
+void store_behind_encode(void *arg, uint32_t owner, struct disk_slot_hdr *ret);
+void store_disk_failed(struct block_store *s);
+/* store_lookup.c */
+void store_lease_tick(struct block_store *s, uint64_t now);
+/* store_admin.c */
+void store_evict_progress(struct block_store *s);
+/* store_recover.c */
+int store_recover(struct block_store *s, struct errbuf *eb);
+/* block_store.c */
+int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES], const struct store_ns_shape *shape,
+                 uint32_t *ret_ns, struct errbuf *eb);

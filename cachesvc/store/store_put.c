@@ -1,0 +1,401 @@
+/* Put: begin, fill, verify, commit. A block's way:
+ *
+ *   WAITING --open--> OPEN --filled, checksum fits--> FILLED --commit--> DONE (visible)
+ *      \                \--unfilled, wrong checksum, timeout, session gone--> DEAD
+ *
+ * The slot of an OPEN block is referenced by its fill, so that bytes still arriving for a dead block never
+ * land in somebody else's. */
+#include "cachesvc/store/store_priv.h"
+
+#include "common/check.h"
+#include "common/checksum.h"
+
+/* ---- begin --------------------------------------------------------------------------------- */
+
+/* What is already known of the block. A status, or -1: it is to be written, or ERR_INVALID. */
+static int offer_known(struct block_store *s, const struct store_put_args *a, const struct store_put_block *b,
+                       const struct dir_entry *e) {
+    if (e->ns != a->ns || e->depth != b->depth)
+        return ERR_INVALID;
+    if (e->parent != DIR_NONE && !block_id_equal(&store_at(s, e->parent)->id, &b->parent))
+        return ERR_INVALID;
+    if (e->state == DIR_HOLE)
+        return -1;
+    if (e->checksum != b->checksum)
+        return STORE_PUT_CONFLICT;
+    return e->state == DIR_FILLING ? STORE_PUT_IN_FLIGHT : STORE_PUT_PRESENT;
+}
+
+/* The parent's entry, made as a hole if it has none; DIR_NONE at depth 0. */
+static int resolve_parent(struct block_store *s, const struct store_put_args *a, const struct store_put_block *b,
+                          uint32_t *ret) {
+    *ret = DIR_NONE;
+    if (b->depth == 0)
+        return 0;
+    uint32_t idx = dir_find(&s->dir, &b->parent);
+    if (idx != DIR_NONE) {
+        const struct dir_entry *p = store_at(s, idx);
+        if (p->ns != a->ns || p->depth != b->depth - 1)
+            return ERR_INVALID;
+        *ret = idx;
+        return 0;
+    }
+    idx = dir_add(&s->dir, &b->parent);
+    struct dir_entry *p = store_at(s, idx);
+    p->ns = (uint16_t)a->ns;
+    p->depth = (b->depth - 1) & DIR_DEPTH_MAX;
+    p->foreign = (b->flags & STORE_PUT_PARENT_ELSEWHERE) != 0;
+    s->st.now.holes++;
+    *ret = idx;
+    return 0;
+}
+
+static bool is_refused_before(const struct store_put_args *a, const uint8_t *status, uint32_t i) {
+    const struct block_id *parent = &a->blocks[i].parent;
+    for (uint32_t k = i; k-- > 0;)
+        if (block_id_equal(&a->blocks[k].id, parent))
+            return status[k] == STORE_PUT_BUSY || status[k] == STORE_PUT_CONFLICT;
+    return false;
+}
+
+/* Entry and slot for a block nobody has. STORE_PUT_WANTED, STORE_PUT_BUSY or ERR_INVALID. */
+static int begin_block(struct block_store *s, struct store_put *p, const struct store_put_args *a, uint32_t i) {
+    const struct store_put_block *b = &a->blocks[i];
+    uint32_t slot_bytes = s->ns[a->ns].slot_bytes;
+    if (s->st.now.put_bytes + slot_bytes > s->cfg.max_put_bytes || !store_ensure_entries(s, 2))
+        return STORE_PUT_BUSY;
+    uint32_t idx = dir_find(&s->dir, &b->id), parent; /* again: making room may have taken the hole */
+    int rv = resolve_parent(s, a, b, &parent);
+    if (rv < 0)
+        return rv;
+    if (idx == DIR_NONE)
+        idx = dir_add(&s->dir, &b->id);
+    else
+        s->st.now.holes--;
+    struct dir_entry *e = store_at(s, idx);
+    e->ns = (uint16_t)a->ns;
+    e->depth = b->depth & DIR_DEPTH_MAX;
+    e->checksum = b->checksum;
+    e->group = a->group;
+    memcpy(e->writer, a->writer, sizeof(e->writer));
+    if (e->parent == DIR_NONE && parent != DIR_NONE)
+        dir_link_parent(&s->dir, idx, parent);
+    dir_set_state(&s->dir, idx, DIR_FILLING); /* holds all ancestors from here on */
+    s->st.now.filling_blocks++;
+    uint32_t slot;
+    if (store_take_ram(s, store_cls(s, e), idx, &slot) < 0) {
+        s->st.now.filling_blocks--;
+        store_lose_bytes(s, idx);
+        return STORE_PUT_BUSY;
+    }
+    e->slot[DIR_RAM] = slot;
+    store_set_ram(s, idx, TIER_WRITING);
+    ram_tier_side(&s->ram, slot)->aux = (uint32_t)(p - s->puts);
+    s->st.now.put_bytes += slot_bytes;
+    p->bytes += slot_bytes;
+    p->blk[i] = (struct put_blk){.entry = idx, .slot = slot, .state = PUT_BLK_WAITING};
+    return STORE_PUT_WANTED;
+}
+
+static void count_status(struct block_store *s, uint8_t status) {
+    s->st.put_wanted += status == STORE_PUT_WANTED;
+    s->st.put_present += status == STORE_PUT_PRESENT;
+    s->st.put_in_flight += status == STORE_PUT_IN_FLIGHT;
+    s->st.conflict += status == STORE_PUT_CONFLICT;
+    s->st.put_busy += status == STORE_PUT_BUSY;
+}
+
+static int offer(struct block_store *s, struct store_put *p, const struct store_put_args *a, uint32_t i, uint8_t *status) {
+    const struct store_put_block *b = &a->blocks[i];
+    if (b->depth > DIR_DEPTH_MAX || (b->depth > 0 && block_id_equal(&b->id, &b->parent)))
+        return ERR_INVALID;
+    uint32_t idx = dir_find(&s->dir, &b->id);
+    int st = idx == DIR_NONE ? -1 : offer_known(s, a, b, store_at(s, idx));
+    if (st == -1)
+        st = is_refused_before(a, status, i) ? STORE_PUT_BUSY : begin_block(s, p, a, i);
+    if (st < 0)
+        return st;
+    status[i] = (uint8_t)st;
+    if (st == STORE_PUT_PRESENT)
+        p->blk[i].state = PUT_BLK_PRESENT;
+    return st;
+}
+
+int block_store_put_begin(struct store_session *ss, const struct store_put_args *a, uint8_t *status,
+                          struct store_put **ret, struct errbuf *eb) {
+    struct block_store *s = ss->s;
+    *ret = NULL;
+    if (a->ns >= s->n_ns || a->n == 0 || a->n > s->cfg.max_put_blocks)
+        return err_set(eb, ERR_INVALID, "put of %u blocks in namespace %u", a->n, a->ns);
+    struct list *l = list_pop_front(&s->free_puts);
+    if (!l)
+        return err_set(eb, ERR_BUSY, "no put free");
+    struct store_put *p = LIST_ENTRY(l, struct store_put, link);
+    p->ss = ss;
+    p->id = ++s->put_serial;
+    p->ns = a->ns;
+    p->n = a->n;
+    p->bytes = 0;
+    p->deadline = store_now(s) + s->cfg.put_ttl_ns;
+    list_init(&p->commits);
+    memset(p->blk, 0, a->n * sizeof(*p->blk));
+    list_push_back(&ss->puts, &p->link);
+    s->st.now.puts++;
+    bool has_wanted = false;
+    for (uint32_t i = 0; i < a->n; i++) {
+        int rv = offer(s, p, a, i, status);
+        if (rv < 0) {
+            s->st.put_bad++;
+            store_put_free(p);
+            return err_set(eb, rv, "block %u: depth, parent or namespace do not fit", i);
+        }
+        has_wanted |= rv == STORE_PUT_WANTED;
+    }
+    for (uint32_t i = 0; i < a->n; i++)
+        count_status(s, status[i]);
+    if (has_wanted)
+        *ret = p;
+    else
+        store_put_free(p);
+    return 0;
+}
+
+uint64_t block_store_put_id(const struct store_put *p) {
+    return p->id;
+}
+
+struct store_put *block_store_put_find(struct store_session *ss, uint64_t put_id) {
+    LIST_FOREACH(&ss->puts, l) {
+        struct store_put *p = LIST_ENTRY(l, struct store_put, link);
+        if (p->id == put_id)
+            return p;
+    }
+    return NULL;
+}
+
+/* ---- commit -------------------------------------------------------------------------------- */
+
+static void release_bytes(struct block_store *s, struct store_put *p) {
+    uint32_t slot_bytes = s->ns[p->ns].slot_bytes;
+    s->st.now.put_bytes -= slot_bytes;
+    p->bytes -= slot_bytes;
+    s->st.now.filling_blocks--;
+}
+
+static void publish(struct block_store *s, struct store_put *p, struct put_blk *b) {
+    uint32_t idx = b->entry;
+    struct dir_entry *e = store_at(s, idx);
+    release_bytes(s, p);
+    b->state = PUT_BLK_DONE;
+    dir_set_seq(e, ++s->seq);
+    e->put_time_s = (uint32_t)(clock_wall_ns(s->clk) / NS_PER_S);
+    e->foreign = 0;
+    dir_set_state(&s->dir, idx, DIR_RESIDENT);
+    s->policy.ops->set_orphan(&s->policy, store_cls(s, e), idx, store_orphan_below(s, e->parent));
+    store_set_ram(s, idx, TIER_DIRTY);
+    s->policy.ops->insert(&s->policy, DIR_RAM, store_cls(s, e), idx);
+    store_recalc_orphans(s, idx);
+    s->st.now.blocks++;
+    s->st.committed++;
+    store_behind_push(s, idx);
+    if (s->cfg.on_visible)
+        s->cfg.on_visible(s->cfg.hook_arg, &e->id);
+}
+
+static void commit_resolved(struct store_commit *c, bool ok) {
+    c->n_done += ok;
+    if (--c->n_wait > 0 || c->in_call)
+        return;
+    list_remove(&c->link);
+    if (c->cb)
+        c->cb(c->arg, c->n_done);
+}
+
+int block_store_put_commit(struct store_put *p, struct store_commit *c, const uint32_t *idx, uint32_t n,
+                           uint32_t *ret_done, store_commit_cb cb, void *arg) {
+    struct block_store *s = p->ss->s;
+    for (uint32_t k = 0; k < n; k++)
+        if (idx[k] >= p->n || p->blk[idx[k]].commit || p->blk[idx[k]].state == PUT_BLK_DONE)
+            return ERR_INVALID;
+    *c = (struct store_commit){.cb = cb, .arg = arg, .put = p, .in_call = true};
+    list_push_back(&p->commits, &c->link);
+    p->deadline = store_now(s) + s->cfg.put_ttl_ns;
+    uint32_t deepest = DIR_NONE;
+    for (uint32_t k = 0; k < n; k++) {
+        struct put_blk *b = &p->blk[idx[k]];
+        if (b->state == PUT_BLK_FILLED) {
+            publish(s, p, b);
+            c->n_done++;
+            if (deepest == DIR_NONE || store_at(s, b->entry)->depth > store_at(s, deepest)->depth)
+                deepest = b->entry;
+        } else if (b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN) {
+            b->commit = c;
+            c->n_wait++;
+        } else {
+            c->n_done += b->state == PUT_BLK_PRESENT || b->state == PUT_BLK_DONE; /* DONE: named twice */
+        }
+    }
+    if (deepest != DIR_NONE)
+        s->policy.ops->touch_chain(&s->policy, deepest);
+    store_behind_pump(s);
+    c->in_call = false;
+    if (c->n_wait > 0)
+        return 0;
+    list_remove(&c->link);
+    *ret_done = c->n_done;
+    return 1;
+}
+
+void block_store_put_commit_cancel(struct store_commit *c) {
+    list_remove(&c->link);
+    for (uint32_t i = 0; i < c->put->n; i++) {
+        struct put_blk *b = &c->put->blk[i];
+        if (b->commit == c)
+            *b = (struct put_blk){.entry = b->entry, .slot = b->slot, .state = b->state, .is_named = true};
+    }
+}
+
+/* ---- fill ---------------------------------------------------------------------------------- */
+
+int block_store_put_open(struct store_put *p, uint32_t i, struct store_fill *ret) {
+    struct block_store *s = p->ss->s;
+    if (i >= p->n)
+        return ERR_NOTFOUND;
+    struct put_blk *b = &p->blk[i];
+    if (b->state != PUT_BLK_WAITING)
+        return b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED ? ERR_EXISTS : ERR_NOTFOUND;
+    b->state = PUT_BLK_OPEN;
+    ram_tier_ref(&s->ram, b->slot);
+    *ret = (struct store_fill){ram_tier_at(&s->ram, b->slot), s->ns[p->ns].shape.payload_bytes, b->slot};
+    return 0;
+}
+
+/* The open block that owns the slot, or NULL when it was aborted meanwhile. */
+static struct put_blk *block_of_slot(struct block_store *s, uint32_t slot, struct store_put **ret_put) {
+    const struct ram_slot *side = ram_tier_side(&s->ram, slot);
+    if (side->owner == DIR_NONE || side->aux == DIR_NONE)
+        return NULL;
+    struct store_put *p = &s->puts[side->aux];
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->blk[i].state == PUT_BLK_OPEN && p->blk[i].slot == slot) {
+            *ret_put = p;
+            return &p->blk[i];
+        }
+    return NULL;
+}
+
+/* Sums behind the payload, zeros behind the sums. Little-endian hosts only, as the rest of the project. */
+static bool take_sums(struct block_store *s, const struct store_put *p, uint8_t *payload, uint64_t want) {
+    const struct store_ns *ns = &s->ns[p->ns];
+    uint64_t *sums = (uint64_t *)(void *)(payload + ns->shape.payload_bytes);
+    uint64_t got = checksum_block(payload, ns->shape.range_bytes, ns->shape.n_ranges, sums);
+    uint32_t end = ns->shape.payload_bytes + 8 * ns->shape.n_ranges;
+    memset(payload + end, 0, ns->slot_bytes - end);
+    return got == want;
+}
+
+static void kill_block(struct block_store *s, struct store_put *p, struct put_blk *b) {
+    struct store_commit *c = b->commit;
+    uint32_t idx = b->entry;
+    struct dir_entry *e = store_at(s, idx);
+    release_bytes(s, p);
+    b->state = PUT_BLK_DEAD;
+    b->commit = NULL;
+    ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
+    e->slot[DIR_RAM] = SLOT_NONE;
+    store_set_ram(s, idx, TIER_NONE);
+    store_lose_bytes(s, idx);
+    s->st.aborted++;
+    if (c)
+        commit_resolved(c, false);
+}
+
+int block_store_put_filled(struct block_store *s, struct store_fill *f) {
+    struct store_put *p = NULL;
+    struct put_blk *b = block_of_slot(s, f->slot, &p);
+    if (!b) {
+        ram_tier_unref(&s->ram, f->slot);
+        return ERR_CANCELED;
+    }
+    bool ok = take_sums(s, p, f->payload, store_at(s, b->entry)->checksum);
+    ram_tier_unref(&s->ram, f->slot);
+    p->deadline = store_now(s) + s->cfg.put_ttl_ns;
+    if (!ok) {
+        s->st.put_corrupt++;
+        kill_block(s, p, b);
+        return ERR_CORRUPT;
+    }
+    b->state = PUT_BLK_FILLED;
+    if (b->commit || b->is_named) {
+        struct store_commit *c = TAKE_PTR(b->commit);
+        uint32_t idx = b->entry;
+        publish(s, p, b);
+        s->policy.ops->touch_chain(&s->policy, idx);
+        store_behind_pump(s);
+        if (c)
+            commit_resolved(c, true);
+    }
+    return 0;
+}
+
+void block_store_put_unfilled(struct block_store *s, struct store_fill *f) {
+    struct store_put *p = NULL;
+    struct put_blk *b = block_of_slot(s, f->slot, &p);
+    ram_tier_unref(&s->ram, f->slot);
+    if (b)
+        kill_block(s, p, b);
+}
+
+/* ---- end ----------------------------------------------------------------------------------- */
+
+void store_abort_filling(struct block_store *s, uint32_t idx) {
+    struct store_put *p = &s->puts[ram_tier_side(&s->ram, store_at(s, idx)->slot[DIR_RAM])->aux];
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct put_blk *b = &p->blk[i];
+        bool is_alive = b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED;
+        if (is_alive && b->entry == idx) {
+            kill_block(s, p, b);
+            return;
+        }
+    }
+    UNREACHABLE("a filling entry belongs to a put");
+}
+
+/* Children before parents, so that no hole is made and filled with nothing. The handle goes first out of its
+ * session's list: a commit callback may look there. */
+void store_put_free(struct store_put *p) {
+    struct block_store *s = p->ss->s;
+    list_remove(&p->link);
+    for (uint32_t i = p->n; i-- > 0;) {
+        struct put_blk *b = &p->blk[i];
+        if (b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED)
+            kill_block(s, p, b);
+    }
+    CHECK(list_empty(&p->commits) && p->bytes == 0);
+    p->n = 0;
+    s->st.now.puts--;
+    list_push_back(&s->free_puts, &p->link);
+}
+
+void block_store_put_end(struct store_put *p) {
+    store_put_free(p);
+}
+
+void store_put_tick(struct block_store *s, uint64_t now) {
+    LIST_FOREACH(&s->live_sessions, l) {
+        struct store_session *ss = LIST_ENTRY(l, struct store_session, link);
+        LIST_FOREACH(&ss->puts, k) {
+            struct store_put *p = LIST_ENTRY(k, struct store_put, link);
+            if (now < p->deadline)
+                continue;
+            /* Its blocks die, the handle stays: its owner still knows it. */
+            for (uint32_t i = p->n; i-- > 0;) {
+                uint8_t st = p->blk[i].state;
+                if (st != PUT_BLK_WAITING && st != PUT_BLK_OPEN && st != PUT_BLK_FILLED)
+                    continue;
+                s->st.put_expired += p->bytes == s->ns[p->ns].slot_bytes; /* once a put, with its last block */
+                kill_block(s, p, &p->blk[i]);
+            }
+        }
+    }
+}

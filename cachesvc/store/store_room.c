@@ -1,0 +1,362 @@
+/* Who leaves when room is needed: RAM slots, disk slots, directory entries, and extents between sizes. */
+#include "cachesvc/store/store_priv.h"
+
+#include "common/check.h"
+
+void store_set_ram(struct block_store *s, uint32_t idx, enum store_tier_state v) {
+    struct dir_entry *e = store_at(s, idx);
+    bool was = entry_in_ram(e), was_dirty = e->ram == TIER_DIRTY;
+    e->ram = v & 7;
+    int in = (int)entry_in_ram(e) - (int)was, dirty = (int)(v == TIER_DIRTY) - (int)was_dirty;
+    s->st.now.ram_blocks += (uint64_t)in;
+    s->st.now.dirty_blocks += (uint64_t)dirty;
+    s->ns[e->ns].n_tier[DIR_RAM] += (uint64_t)in;
+}
+
+void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v) {
+    struct dir_entry *e = store_at(s, idx);
+    int in = (int)(v == TIER_CLEAN) - (int)(e->disk == TIER_CLEAN);
+    e->disk = v & 7;
+    s->st.now.disk_blocks += (uint64_t)in;
+    s->ns[e->ns].n_tier[DIR_DISK] += (uint64_t)in;
+}
+
+/* ---- holes and orphans --------------------------------------------------------------------- */
+
+static bool makes_orphans(const struct dir_entry *e) {
+    return e->state == DIR_HOLE && !e->foreign;
+}
+
+bool store_orphan_below(const struct block_store *s, uint32_t parent) {
+    return parent != DIR_NONE && (makes_orphans(store_at(s, parent)) || store_at(s, parent)->orphan);
+}
+
+/* First of the siblings from c on whose flag does not fit its parent's state any more. */
+static uint32_t next_changed(const struct block_store *s, uint32_t c, bool want) {
+    while (c != DIR_NONE && store_at(s, c)->orphan == want)
+        c = store_at(s, c)->sib_next;
+    return c;
+}
+
+/* The children of root fit its new state again, and theirs them. Children move before their parents, so that
+ * on the new list too a parent is warmer. A child whose flag is right has a subtree that is right. */
+void store_recalc_orphans(struct block_store *s, uint32_t root) {
+    const struct dir_entry *r = store_at(s, root);
+    bool want = makes_orphans(r) || r->orphan;
+    uint32_t cur = next_changed(s, r->child, want);
+    while (cur != DIR_NONE) {
+        /* Down as far as something changes. Below an inner hole nothing does when orphans are freed. */
+        for (;;) {
+            const struct dir_entry *e = store_at(s, cur);
+            uint32_t c = !want && makes_orphans(e) ? DIR_NONE : next_changed(s, e->child, want);
+            if (c == DIR_NONE)
+                break;
+            cur = c;
+        }
+        for (;;) {
+            struct dir_entry *e = store_at(s, cur);
+            s->policy.ops->set_orphan(&s->policy, store_cls(s, e), cur, want);
+            uint32_t sib = next_changed(s, e->sib_next, want);
+            if (sib != DIR_NONE) {
+                cur = sib;
+                break;
+            }
+            cur = e->parent;
+            if (cur == root)
+                return;
+        }
+    }
+}
+
+static void remove_entry(struct block_store *s, uint32_t idx) {
+    for (;;) {
+        uint32_t parent = store_at(s, idx)->parent;
+        dir_unlink_parent(&s->dir, idx);
+        dir_del(&s->dir, idx);
+        if (parent == DIR_NONE || store_at(s, parent)->state != DIR_HOLE || store_at(s, parent)->child != DIR_NONE)
+            return;
+        s->st.now.holes--;
+        idx = parent;
+    }
+}
+
+void store_lose_bytes(struct block_store *s, uint32_t idx) {
+    struct dir_entry *e = store_at(s, idx);
+    CHECK(e->slot[DIR_RAM] == SLOT_NONE && e->slot[DIR_DISK] == SLOT_NONE && !e->leases && !e->in_lru);
+    if (e->state == DIR_RESIDENT) {
+        s->st.now.blocks--;
+        if (s->cfg.on_gone)
+            s->cfg.on_gone(s->cfg.hook_arg, &e->id);
+    }
+    dir_set_state(&s->dir, idx, DIR_HOLE);
+    dir_set_seq(e, 0);
+    e->checksum = 0;
+    e->disk_declined = 0;
+    if (e->child == DIR_NONE) {
+        remove_entry(s, idx);
+        return;
+    }
+    s->st.now.holes++;
+    store_recalc_orphans(s, idx);
+}
+
+/* ---- RAM ----------------------------------------------------------------------------------- */
+
+void store_drop_ram_copy(struct block_store *s, uint32_t idx) {
+    struct dir_entry *e = store_at(s, idx);
+    s->policy.ops->remove(&s->policy, DIR_RAM, store_cls(s, e), idx);
+    ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
+    e->slot[DIR_RAM] = SLOT_NONE;
+    e->disk_declined = 0;
+    store_set_ram(s, idx, TIER_NONE);
+}
+
+/* A dirty block waits for its write, unless there is no disk to write it to. */
+static bool may_leave_ram(void *arg, uint32_t idx) {
+    struct block_store *s = arg;
+    const struct dir_entry *e = store_at(s, idx);
+    if (!entry_in_ram(e) || e->leases || e->pins || ram_tier_side(&s->ram, e->slot[DIR_RAM])->refs)
+        return false;
+    if (e->disk == TIER_CLEAN)
+        return true;
+    if (e->disk != TIER_NONE || dir_is_held(e))
+        return false;
+    return !store_disk_works(s) || e->disk_declined;
+}
+
+static void evict_ram(struct block_store *s, uint32_t idx) {
+    bool is_last = store_at(s, idx)->disk != TIER_CLEAN;
+    store_drop_ram_copy(s, idx);
+    s->st.evicted_ram++;
+    if (is_last) {
+        s->st.evicted++;
+        store_lose_bytes(s, idx);
+    }
+}
+
+/* Every used slot of the extent belongs to an entry that may leave. */
+static bool extent_may_leave(struct block_store *s, enum dir_tier tier, uint32_t ext, policy_accept_fn may) {
+    struct slots *sl = tier == DIR_RAM ? &s->ram.slots : &s->disk.slots;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sl->ext[ext].n_slots; i++) {
+        uint32_t slot = slot_code(ext, i), owner = DIR_NONE;
+        if (tier == DIR_RAM)
+            owner = ram_tier_side(&s->ram, slot)->owner;
+        else if (disk_tier_side(&s->disk, slot)->state == DS_LIVE)
+            owner = disk_tier_side(&s->disk, slot)->owner;
+        if (owner == DIR_NONE)
+            continue;
+        if (!may(s, owner))
+            return false;
+        n++;
+    }
+    return n == sl->ext[ext].n_used; /* else some are filling, read, written or held without an owner */
+}
+
+/* Blocks below one that is gone are of no use: they go too. What is held never lies below what may leave. */
+static void drop_below(struct block_store *s, uint32_t idx, bool (*drop)(struct block_store *, uint32_t)) {
+    while (store_at(s, idx)->child != DIR_NONE) {
+        uint32_t c = store_at(s, idx)->child;
+        while (store_at(s, c)->child != DIR_NONE)
+            c = store_at(s, c)->child;
+        if (!drop(s, c))
+            return;
+    }
+}
+
+static bool drop_ram_leaf(struct block_store *s, uint32_t idx) {
+    if (!may_leave_ram(s, idx) || store_at(s, idx)->disk == TIER_CLEAN)
+        return false;
+    evict_ram(s, idx);
+    return true;
+}
+
+static bool move_in_ram(struct block_store *s, uint32_t idx) {
+    struct dir_entry *e = store_at(s, idx);
+    uint32_t from = e->slot[DIR_RAM], to = ram_tier_take(&s->ram, store_cls(s, e), idx);
+    if (to == SLOT_NONE || slot_extent(to) == slot_extent(from)) {
+        if (to != SLOT_NONE)
+            ram_tier_disown(&s->ram, to);
+        return false;
+    }
+    memcpy(ram_tier_at(&s->ram, to), ram_tier_at(&s->ram, from), slots_bytes(&s->ram.slots, from));
+    e->slot[DIR_RAM] = to;
+    ram_tier_disown(&s->ram, from);
+    return true;
+}
+
+/* The extent whose newest touch is the oldest of all goes to another slot size. */
+static bool steal_ram_extent(struct block_store *s, uint32_t cls) {
+    uint32_t ext = slots_find_oldest(&s->ram.slots);
+    if (ext == UINT32_MAX || s->ram.slots.ext[ext].cls == cls ||
+        !extent_may_leave(s, DIR_RAM, ext, may_leave_ram))
+        return false;
+    slots_close(&s->ram.slots, ext);
+    for (uint32_t i = 0; i < s->ram.slots.ext[ext].n_slots; i++) {
+        uint32_t owner = ram_tier_side(&s->ram, slot_code(ext, i))->owner;
+        if (owner == DIR_NONE || move_in_ram(s, owner))
+            continue;
+        if (store_at(s, owner)->disk != TIER_CLEAN)
+            drop_below(s, owner, drop_ram_leaf);
+        evict_ram(s, owner);
+    }
+    slots_unassign(&s->ram.slots, ext);
+    s->st.extent_moved++;
+    return true;
+}
+
+int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t *ret_slot) {
+    for (int tries = 0; tries < 4; tries++) {
+        uint32_t slot = ram_tier_take(&s->ram, cls, owner);
+        if (slot != SLOT_NONE) {
+            *ret_slot = slot;
+            return 0;
+        }
+        if (s->ram.slots.n_classes > 1) {
+            uint32_t empty = slots_find_empty(&s->ram.slots, cls);
+            if (empty != UINT32_MAX)
+                slots_unassign(&s->ram.slots, empty);
+            if (empty != UINT32_MAX || steal_ram_extent(s, cls))
+                continue;
+        }
+        uint32_t idx = s->policy.ops->victim(&s->policy, DIR_RAM, cls, STORE_VICTIM_STEPS, may_leave_ram, s);
+        if (idx == DIR_NONE)
+            break;
+        evict_ram(s, idx);
+    }
+    store_behind_pump(s);
+    return ERR_BUSY;
+}
+
+/* ---- disk ---------------------------------------------------------------------------------- */
+
+static bool may_leave_disk(void *arg, uint32_t idx) {
+    struct block_store *s = arg;
+    const struct dir_entry *e = store_at(s, idx);
+    return e->disk == TIER_CLEAN && e->ram != TIER_READING && !dir_is_held(e);
+}
+
+static void evict_disk(struct block_store *s, uint32_t idx) {
+    struct dir_entry *e = store_at(s, idx);
+    s->policy.ops->remove(&s->policy, DIR_DISK, store_cls(s, e), idx);
+    disk_tier_forget(&s->disk, e->slot[DIR_DISK], /* has_header= */ true);
+    e->slot[DIR_DISK] = SLOT_NONE;
+    store_set_disk(s, idx, TIER_NONE);
+    s->st.evicted_disk++;
+    if (entry_in_ram(e)) { /* it has been on disk and was the coldest there: not again before it leaves RAM */
+        e->disk_declined = 1;
+        store_set_ram(s, idx, TIER_DIRTY);
+    } else {
+        s->st.evicted++;
+        store_lose_bytes(s, idx);
+    }
+}
+
+static bool drop_disk_leaf(struct block_store *s, uint32_t idx) {
+    if (!may_leave_disk(s, idx) || entry_in_ram(store_at(s, idx)))
+        return false;
+    evict_disk(s, idx);
+    return true;
+}
+
+static bool steal_disk_extent(struct block_store *s, uint32_t cls) {
+    uint32_t ext = slots_find_oldest(&s->disk.slots);
+    if (ext == UINT32_MAX || s->disk.slots.ext[ext].cls == cls ||
+        !extent_may_leave(s, DIR_DISK, ext, may_leave_disk))
+        return false;
+    for (uint32_t i = 0; i < s->disk.slots.ext[ext].n_slots; i++) {
+        struct disk_slot *d = disk_tier_side(&s->disk, slot_code(ext, i));
+        if (d->state != DS_LIVE)
+            continue;
+        uint32_t owner = d->owner;
+        if (!entry_in_ram(store_at(s, owner)))
+            drop_below(s, owner, drop_disk_leaf);
+        evict_disk(s, owner);
+    }
+    s->st.extent_moved++;
+    return disk_tier_reformat(&s->disk, ext, cls);
+}
+
+int store_make_disk_room(struct block_store *s, uint32_t cls) {
+    if (disk_tier_format(&s->disk, cls) || s->disk.format_ext != UINT32_MAX)
+        return 0;
+    if (s->disk.slots.n_classes > 1) {
+        uint32_t empty = slots_find_empty(&s->disk.slots, cls);
+        if (empty != UINT32_MAX)
+            return disk_tier_reformat(&s->disk, empty, cls) ? 0 : ERR_BUSY;
+        if (steal_disk_extent(s, cls))
+            return 0;
+    }
+    uint32_t idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, STORE_VICTIM_STEPS, may_leave_disk, s);
+    if (idx == DIR_NONE)
+        return ERR_BUSY;
+    evict_disk(s, idx);
+    return 1;
+}
+
+/* ---- directory ----------------------------------------------------------------------------- */
+
+/* Only an entry without children leaves the directory. */
+static bool may_leave_node(void *arg, uint32_t idx) {
+    struct block_store *s = arg;
+    const struct dir_entry *e = store_at(s, idx);
+    if (e->child != DIR_NONE || dir_is_held(e) || e->ram == TIER_READING || e->disk == TIER_WRITING)
+        return false;
+    return !entry_in_ram(e) || ram_tier_side(&s->ram, e->slot[DIR_RAM])->refs == 0;
+}
+
+static void evict_node(struct block_store *s, uint32_t idx) {
+    struct dir_entry *e = store_at(s, idx);
+    if (e->disk == TIER_CLEAN) {
+        bool was_in_ram = entry_in_ram(e);
+        evict_disk(s, idx);
+        if (!was_in_ram)
+            return;
+    }
+    evict_ram(s, idx);
+}
+
+bool store_ensure_entries(struct block_store *s, uint32_t n) {
+    for (uint32_t tries = 0; s->dir.cap - s->dir.n < n; tries++) {
+        uint32_t idx = DIR_NONE;
+        for (int t = s->has_disk ? DIR_DISK : DIR_RAM; idx == DIR_NONE && t >= DIR_RAM; t--)
+            for (uint32_t c = 0; idx == DIR_NONE && c < s->ram.slots.n_classes; c++)
+                idx = s->policy.ops->victim(&s->policy, (enum dir_tier)t, c, STORE_VICTIM_STEPS, may_leave_node, s);
+        if (idx == DIR_NONE || tries > 2 * n)
+            return false;
+        evict_node(s, idx);
+    }
+    return true;
+}
+
+/* ---- removal by force ---------------------------------------------------------------------- */
+
+void store_remove(struct block_store *s, uint32_t idx) {
+    struct dir_entry *e = store_at(s, idx);
+    CHECK(e->state == DIR_RESIDENT);
+    if (e->leases) { /* the lease's own slot reference keeps the bytes; its entry reference is void now */
+        s->st.now.leased_bytes -= s->ns[e->ns].slot_bytes;
+        s->st.now.leased_blocks--;
+        dir_add_leases(&s->dir, idx, -(int)e->leases);
+    }
+    bool was_held = dir_is_held(e);
+    e->pins = 0;
+    dir_held_changed(&s->dir, idx, was_held);
+    if (entry_in_ram(e)) {
+        store_drop_ram_copy(s, idx);
+    } else if (e->ram == TIER_READING) { /* the read's own reference keeps the slot until it ends */
+        ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
+        e->slot[DIR_RAM] = SLOT_NONE;
+        store_set_ram(s, idx, TIER_NONE);
+    }
+    if (e->disk == TIER_CLEAN)
+        s->policy.ops->remove(&s->policy, DIR_DISK, store_cls(s, e), idx);
+    if (e->disk != TIER_NONE) {
+        /* A payload in flight has no header yet; its write gives the slot back when it ends. */
+        if (disk_tier_side(&s->disk, e->slot[DIR_DISK])->state == DS_LIVE)
+            disk_tier_clear(&s->disk, e->slot[DIR_DISK]);
+        e->slot[DIR_DISK] = SLOT_NONE;
+        store_set_disk(s, idx, TIER_NONE);
+    }
+    store_lose_bytes(s, idx);
+}
