@@ -106,7 +106,7 @@ int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb) {
         res.conn = sc->number;
         return SVC_REPLY(call, hello_res, &res);
     }
-    struct session *ss;
+    struct session *ss = NULL;
     rv = open_session(s, call, &m, &ss, eb);
     if (rv < 0)
         return rv;
