@@ -9,7 +9,7 @@
 #define WORKER_CONFIG(X)                                                                           \
     SVC_OPTIONS(X)                                                                                 \
     X(model, STR, "", 0, 4096, false, "GGUF file to serve; required")                              \
-    X(model_name, STR, "", 0, 200, false, "name in /v1/models; empty: from the file")              \
+    X(model_name, STR, "", 0, 200, false, "name in /v1/models; empty: the file's")              \
     X(name, STR, "", 0, 64, false, "this worker's name in answers and logs; empty: host:port")     \
     X(listen, STR, "127.0.0.1:8000", 1, 256, false, "HTTP address:port, or unix:PATH")             \
     X(insecure_no_auth, BOOL, false, 0, 0, false,                                                  \

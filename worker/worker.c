@@ -1,0 +1,348 @@
+/* worker.c - WORKER: composition.
+ *
+ *   start  model -> pool -> cache client -> engine -> metrics -> HTTP (last: who can connect is served)
+ *   drain  not ready any more, no new connections; running requests end, then the put queue
+ *   stop   HTTP and engine (they end each other's requests) -> client, metrics, pool -> free */
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/check.h"
+#include "common/http_metrics.h"
+#include "common/loop_work.h"
+#include "proto/rpc_sock.h"
+#include "worker/kv/kv_remote.h"
+#include "worker/sched/engine.h"
+#include "worker/worker_config.h"
+#include "worker/worker_metrics.h"
+#include "worker/worker_model.h"
+
+/* After the last request a drain waits this long for puts. */
+#define DRAIN_PUTS_MS 3000u
+/* One forward pass of the largest model on the slowest machine takes less. */
+#define ENGINE_SILENT_NS (300 * NS_PER_S)
+#define TOKEN_MAX_BYTES 4096
+
+struct worker {
+    struct svc *svc;
+    const struct worker_config *cfg;
+    struct worker_metrics met;
+    char vllm_labels[512];
+    char name[128];
+    struct rpc_addr listen;
+    struct worker_model m;
+    struct loop_work *work;
+    struct kv_client *client; /* NULL: no cache */
+    struct kv_remote remote;
+    struct engine *engine;
+    struct http_metrics_source sources[2];
+    struct http_metrics *http_metrics;
+    struct http_route routes[HTTP_METRICS_ROUTES];
+    struct http_server *http;
+    uint32_t n_closing; /* close callbacks to come */
+    bool is_serving;
+};
+
+/* --- health --- */
+
+static bool is_live(void *arg, struct strbuf *json) {
+    struct worker *w = arg;
+    uint64_t age = clock_mono_ns(w->svc->clk) - engine_heartbeat_ns(w->engine);
+    strbuf_addf(json, "\"engine_age_ms\":%llu", (unsigned long long)(age / NS_PER_MS));
+    return age < ENGINE_SILENT_NS;
+}
+
+static bool model_is_same(struct worker *w) {
+    bool changed = model_file_changed(w->m.model);
+    METRIC_SET(&w->met, model_changed, changed);
+    if (changed)
+        log_error(w->svc->log, "the model file changed, not ready", "model='%s'", w->cfg->model);
+    return !changed;
+}
+
+static bool is_ready(void *arg, struct strbuf *json) {
+    struct worker *w = arg;
+    bool same = model_is_same(w), draining = svc_is_draining(w->svc);
+    strbuf_addf(json, "\"model_changed\":%s,\"draining\":%s", same ? "false" : "true",
+                draining ? "true" : "false");
+    return w->is_serving && same && !draining;
+}
+
+static bool may_put(void *arg) {
+    return model_is_same(arg);
+}
+
+/* --- start --- */
+
+/* The token, less white space at its end. */
+static int read_token(const char *path, char *ret, size_t *ret_len, struct errbuf *eb) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(eb, -errno, "--token-file '%s': %s", path, strerror(errno));
+    ssize_t n = read(fd, ret, TOKEN_MAX_BYTES);
+    int err = errno;
+    close(fd);
+    if (n < 0)
+        return err_set(eb, -err, "--token-file '%s': %s", path, strerror(err));
+    while (n > 0 && strchr(" \t\r\n", ret[n - 1]))
+        n--;
+    *ret_len = (size_t)n;
+    return n ? 0 : err_set(eb, ERR_INVALID, "--token-file '%s' is empty", path);
+}
+
+static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
+    struct worker *w = arg;
+    (void)node;
+    if (state == KV_NODE_UP) {
+        log_info(w->svc->log, "cache node up", "node=%u", node);
+        breaker_init(&w->remote.breaker); /* another process, perhaps: tried at once */
+    } else if (state == KV_NODE_DOWN) {
+        log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text='%s'", node,
+                 err_name(err), text ? text : "");
+    }
+}
+
+static int open_client(struct worker *w, struct errbuf *eb) {
+    char token[TOKEN_MAX_BYTES];
+    size_t token_len = 0;
+    uint8_t writer[16];
+    uint32_t ns = 0;
+    int rv = 0;
+    if (!w->cfg->cache.n || !w->m.numerics_ok)
+        return 0;
+    if (w->cfg->token_file[0])
+        rv = read_token(w->cfg->token_file, token, &token_len, eb);
+    if (rv < 0)
+        return rv;
+    if (getrandom(writer, sizeof(writer), 0) != (ssize_t)sizeof(writer))
+        return err_set(eb, -errno, "random bytes");
+    const struct kv_client_cfg cc = {
+        .addrs = w->cfg->cache.v,
+        .n_addrs = w->cfg->cache.n,
+        .token = token_len ? token : NULL,
+        .token_len = token_len,
+        .role = MSG_ROLE_WORKER,
+        .name = w->name,
+        .writer = writer,
+        .n_data_conns = 2,
+        .clk = w->svc->clk,
+        .on_node = on_node,
+        .on_node_arg = w,
+    };
+    rv = kv_client_open(&w->client, w->svc->loop, &cc, eb);
+    if (rv < 0)
+        return err_wrap(eb, rv, "--cache");
+    struct kv_namespace nsd = {
+        .descriptor = w->m.ns.text,
+        .descriptor_len = w->m.ns.len,
+        .payload_bytes = w->m.page_bytes,
+        .n_ranges = w->m.model->hp.n_layer,
+        .range_bytes = w->m.page_bytes / w->m.model->hp.n_layer,
+    };
+    memcpy(nsd.digest, w->m.ns.digest, sizeof(nsd.digest));
+    rv = kv_client_namespace(w->client, &nsd, &ns);
+    if (rv < 0)
+        return err_set(eb, rv, "namespace: %s", err_text(rv));
+    kv_remote_init_client(&w->remote, w->client, ns, w->svc->clk);
+    return 0;
+}
+
+static int step(void *ctx, const struct fwd_seq *seqs, uint32_t n_seqs) {
+    return fwd_step(ctx, seqs, n_seqs);
+}
+
+static int open_engine(struct worker *w, struct errbuf *eb) {
+    const struct worker_config *c = w->cfg;
+    struct engine_cfg ec = {
+        .loop = w->svc->loop,
+        .work = w->work,
+        .clk = w->svc->clk,
+        .tok = w->m.tok,
+        .fwd = {.step = step,
+                .ctx = w->m.fwd,
+                .n_vocab = w->m.model->hp.n_vocab,
+                .page_bytes = w->m.page_bytes,
+                .n_ranges = w->m.model->hp.n_layer,
+                .decode_private = w->m.blas != NULL},
+        .block_tok = c->block_tokens,
+        .max_ctx = w->m.max_ctx,
+        .max_seqs = c->max_seqs,
+        .chunk_tok = c->chunk_tokens,
+        .max_logit_rows = w->m.max_logit_rows,
+        .max_queue = c->max_queue,
+        .n_pages = w->m.n_pages,
+        .fetch = (enum fetch_mode)c->fetch,
+        .remote = w->client ? &w->remote : NULL,
+        .put_queue_blocks = c->put_queue_blocks,
+        .may_put = may_put,
+        .may_put_arg = w,
+        .met = &w->met,
+    };
+    memcpy(ec.namespace_digest, w->m.ns.digest, DIGEST_BYTES);
+    return engine_open(&w->engine, &ec, eb);
+}
+
+static int open_metrics(struct worker *w, struct errbuf *eb) {
+    struct strbuf esc;
+    strbuf_init(&esc);
+    metric_label_escape(&esc, str_cut(str_of(w->m.name), 0, 200));
+    struct str view = strbuf_view(&esc);
+    snprintf(w->vllm_labels, sizeof(w->vllm_labels), "model_name=\"%.*s\"", (int)view.n, view.p);
+    strbuf_fini(&esc);
+    w->sources[0] = (struct http_metrics_source){.table = worker_metrics_table(), .m = &w->met};
+    w->sources[1] = (struct http_metrics_source){
+        .table = worker_vllm_table(), .m = &w->met, .common = w->vllm_labels};
+    const struct http_metrics_cfg mc = {
+        .sources = w->sources,
+        .n_sources = ARRAY_LEN(w->sources),
+        .live = is_live,
+        .ready = is_ready,
+        .arg = w,
+    };
+    int rv = http_metrics_open(&w->http_metrics, w->svc->loop, &mc);
+    return rv < 0 ? err_set(eb, rv, "metrics: %s", err_text(rv)) : 0;
+}
+
+static int open_http(struct worker *w, struct errbuf *eb) {
+    http_metrics_routes(w->http_metrics, w->routes);
+    char host[300];
+    snprintf(host, sizeof(host), "%s%s", w->listen.is_unix ? "unix:" : "", w->listen.host);
+    const struct http_server_cfg hc = {
+        .host = host,
+        .port = (uint16_t)strtoul(w->listen.port, NULL, 10),
+        .routes = w->routes,
+        .n_routes = ARRAY_LEN(w->routes),
+        .log = w->svc->log,
+    };
+    int rv = http_server_open(&w->http, w->svc->loop, &hc, eb);
+    return rv < 0 ? err_wrap(eb, rv, "--listen '%s'", w->cfg->listen) : 0;
+}
+
+static int check_listen(struct worker *w, struct errbuf *eb) {
+    int rv = rpc_addr_parse(w->cfg->listen, &w->listen, eb);
+    if (rv < 0)
+        return err_wrap(eb, rv, "--listen");
+    if (rpc_addr_is_public(&w->listen) && !w->cfg->api_key_file[0] && !w->cfg->insecure_no_auth)
+        return err_set(eb, ERR_DENIED,
+                       "--listen '%s' is not loopback: give --api-key-file, or --insecure-no-auth",
+                       w->cfg->listen);
+    return 0;
+}
+
+static void begin_close(struct worker *w);
+
+/* Whatever was opened is closed again, so that a failed start leaves nothing behind. */
+static int start_failed(struct worker *w, int rv) {
+    uv_loop_t *loop = w->svc->loop;
+    begin_close(w);
+    uv_run(loop, UV_RUN_DEFAULT);
+    worker_model_free(&w->m);
+    free(w);
+    return rv;
+}
+
+static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
+    struct worker *w = calloc(1, sizeof(*w));
+    if (!w)
+        return err_set(eb, ERR_NOMEM, "worker");
+    w->svc = s;
+    w->cfg = cfg;
+    metric_init(worker_metrics_table(), &w->met);
+    snprintf(w->name, sizeof(w->name), "%s", w->cfg->name[0] ? w->cfg->name : w->cfg->listen);
+    int rv = check_listen(w, eb);
+    if (rv == 0)
+        rv = worker_model_load(&w->m, w->cfg, s->log, eb);
+    if (rv == 0) {
+        const struct loop_work_cfg wc = {
+            .n_threads = 1, .max_queued = w->cfg->max_queue + 1024, .name = "text"};
+        rv = loop_work_open(&w->work, s->loop, &wc);
+        if (rv < 0)
+            (void)err_set(eb, rv, "pool: %s", err_text(rv));
+    }
+    METRIC_SET(&w->met, numerics_mismatch, !w->m.numerics_ok);
+    if (rv == 0)
+        rv = open_client(w, eb);
+    if (rv == 0)
+        rv = open_engine(w, eb);
+    if (rv == 0)
+        rv = open_metrics(w, eb);
+    if (rv == 0)
+        rv = open_http(w, eb);
+    if (rv < 0)
+        return start_failed(w, rv);
+    s->data = w;
+    w->is_serving = true;
+    svc_ready(s, "listen=%s port=%u model='%s' name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
+              w->name);
+    return 0;
+}
+
+/* --- drain and stop --- */
+
+static void on_drained(void *data) {
+    svc_drained(((struct worker *)data)->svc);
+}
+
+static void worker_drain(struct svc *s) {
+    struct worker *w = s->data;
+    http_server_drain(w->http);
+    engine_drain(w->engine, DRAIN_PUTS_MS, on_drained, w);
+}
+
+static void on_rest_closed(void *data) {
+    (void)data; /* the loop ends by itself when the last handle is gone */
+}
+
+static void close_rest(struct worker *w) {
+    if (w->client)
+        kv_client_close(TAKE_PTR(w->client), on_rest_closed, w);
+    if (w->http_metrics)
+        http_metrics_close(TAKE_PTR(w->http_metrics), on_rest_closed, w);
+    if (w->work)
+        loop_work_close(TAKE_PTR(w->work), on_rest_closed, w);
+}
+
+static void on_part_closed(void *data) {
+    struct worker *w = data;
+    if (--w->n_closing == 0)
+        close_rest(w);
+}
+
+static void begin_close(struct worker *w) {
+    w->is_serving = false;
+    w->n_closing = 1;
+    if (w->http) {
+        w->n_closing++;
+        http_server_close(TAKE_PTR(w->http), on_part_closed, w);
+    }
+    if (w->engine) {
+        w->n_closing++;
+        engine_close(TAKE_PTR(w->engine), on_part_closed, w);
+    }
+    on_part_closed(w);
+}
+
+static void worker_stop(struct svc *s) {
+    begin_close(s->data);
+}
+
+static void worker_free(struct svc *s) {
+    struct worker *w = s->data;
+    worker_model_free(&w->m);
+    free(w);
+}
+
+int worker_main(int argc, char **argv) {
+    const struct svc_ops ops = {
+        .prog = {.name = "incipit-worker", .summary = "serves a GGUF model over the OpenAI HTTP API"},
+        .table = worker_config_table(),
+        .start = worker_start,
+        .drain = worker_drain,
+        .stop = worker_stop,
+        .free = worker_free,
+    };
+    return svc_main(&ops, argc, argv);
+}

@@ -1,0 +1,185 @@
+/* worker_model.c - from a file name to something that computes. */
+#include "worker/worker_model.h"
+
+#include <sched.h>
+
+#include "worker/kernels/kern_threads.h"
+#include "worker/kernels/matmul_blas.h"
+#include "worker/model/gguf_vocab.h"
+
+/* Rows with logits in one step, at least: echo's chunks are cut to it. */
+#define LOGIT_ROWS_MIN 32u
+
+static uint32_t n_cores(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return 1;
+    return (uint32_t)MAX(CPU_COUNT(&set), 1);
+}
+
+static int load_kernels(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+    m->ops = kernels_pick(cfg->isa[0] ? cfg->isa : NULL, eb);
+    if (!m->ops)
+        return err_wrap(eb, ERR_UNSUPPORTED, "--isa");
+    uint32_t n = cfg->threads ? cfg->threads : n_cores();
+    return kern_team_new(&m->team, MIN(n, (uint32_t)KERN_TEAM_MAX), eb);
+}
+
+/* --model-name, else the file's name without folder and ending: what users know the model by. */
+static void set_name(struct worker_model *m, const struct worker_config *cfg) {
+    const char *base = strrchr(cfg->model, '/');
+    base = base ? base + 1 : cfg->model;
+    size_t n = strlen(base);
+    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0)
+        n -= 5;
+    if (cfg->model_name[0])
+        snprintf(m->name, sizeof(m->name), "%s", cfg->model_name);
+    else
+        snprintf(m->name, sizeof(m->name), "%.*s", (int)n, base);
+}
+
+static int load_weights(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+    if (!cfg->model[0])
+        return err_set(eb, ERR_INVALID, "--model FILE is required");
+    if (cfg->block_tokens & (cfg->block_tokens - 1))
+        return err_set(eb, ERR_INVALID, "--block-tokens %u is no power of two", cfg->block_tokens);
+    if (cfg->chunk_tokens < cfg->max_seqs)
+        return err_set(eb, ERR_INVALID, "--chunk-tokens %u is less than --max-seqs %u", cfg->chunk_tokens,
+                       cfg->max_seqs);
+    int rv = kv_dtype_parse(cfg->kv_dtype, &m->kv_dtype);
+    if (rv < 0)
+        return err_set(eb, rv, "--kv-dtype '%s' is not supported; known: f16, f32", cfg->kv_dtype);
+    const struct model_load_cfg mc = {
+        .path = cfg->model,
+        .keep_raw = cfg->numerics == 1,
+        .digest_cache_dir = !cfg->digest_cache[0]                   ? NULL
+                            : strcmp(cfg->digest_cache, "none") == 0 ? ""
+                                                                     : cfg->digest_cache,
+    };
+    rv = model_load(&m->model, &mc, eb);
+    if (rv < 0)
+        return err_wrap(eb, rv, "model '%s'", cfg->model);
+    set_name(m, cfg);
+    return 0;
+}
+
+static int load_text(struct worker_model *m, struct errbuf *eb) {
+    struct gguf_vocab v;
+    int rv = gguf_vocab_read(&v, m->model->gguf, eb);
+    if (rv < 0)
+        return err_wrap(eb, rv, "vocabulary");
+    rv = tokenizer_new(&m->tok, &v.src, eb);
+    if (rv == 0 && tokenizer_n_tokens(m->tok) != m->model->hp.n_vocab)
+        rv = err_set(eb, ERR_INVALID, "%u tokens, but the model's vocabulary has %u",
+                     tokenizer_n_tokens(m->tok), m->model->hp.n_vocab);
+    if (rv == 0) {
+        struct errbuf why = {{0}};
+        int32_t bos_id = tokenizer_bos(m->tok);
+        struct tok_str bos = {"", 0};
+        if (bos_id >= 0)
+            bos = tokenizer_piece(m->tok, bos_id);
+        if (chat_template_new(&m->chat, v.chat_template.p, v.chat_template.len, bos, &why) < 0)
+            snprintf(m->chat_error, sizeof(m->chat_error), "%.*s", (int)sizeof(m->chat_error) - 1,
+                     why.text[0] ? why.text : "the model file carries no chat template");
+    }
+    gguf_vocab_fini(&v);
+    return rv < 0 ? err_wrap(eb, rv, "tokenizer") : 0;
+}
+
+static int make_forward(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+    const struct model_hparams *hp = &m->model->hp;
+    int rv;
+    if (cfg->numerics == 1) {
+        rv = matmul_blas_new(&m->blas, MAX(hp->n_ff, MAX(hp->n_embd, hp->n_head * hp->d_head)),
+                             kern_team_size(m->team), eb);
+        if (rv < 0)
+            return err_wrap(eb, rv, "--numerics blas");
+    }
+    m->max_ctx = cfg->max_context ? MIN(cfg->max_context, hp->n_ctx) : hp->n_ctx;
+    m->max_logit_rows = MAX(cfg->max_seqs, LOGIT_ROWS_MIN);
+    m->page_bytes = model_page_bytes(m->model, cfg->block_tokens, m->kv_dtype);
+    size_t stride = (m->page_bytes + 4095) / 4096 * 4096;
+    m->n_pages = (uint32_t)MIN(cfg->kv_bytes / stride, (uint64_t)1 << 24);
+    if (!m->n_pages)
+        return err_set(eb, ERR_INVALID, "--kv-bytes %llu holds no page of %zu bytes",
+                       (unsigned long long)cfg->kv_bytes, stride);
+    const struct fwd_cfg fc = {
+        .max_rows = cfg->chunk_tokens,
+        .max_seqs = cfg->max_seqs,
+        .max_logit_rows = m->max_logit_rows,
+        .max_ctx = m->max_ctx,
+        .block_tok = cfg->block_tokens,
+        .kv_dtype = m->kv_dtype,
+        .ops = m->ops,
+        .team = m->team,
+        .blas = m->blas,
+    };
+    return fwd_new(&m->fwd, m->model, &fc, eb);
+}
+
+/* The self-test tells what this process really computes; its id is part of the namespace. */
+static int make_namespace(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+    uint8_t digest[DIGEST_BYTES], tok_digest[DIGEST_BYTES];
+    struct model_param params[MODEL_MAX_PARAMS];
+    struct namespace_desc_builder b;
+    int rv = kern_selftest_run(m->ops, digest);
+    if (rv < 0)
+        return err_set(eb, rv, "numerics self-test");
+    m->numerics_ok = memcmp(digest, kern_selftest_golden(), DIGEST_BYTES) == 0;
+    kern_numerics_id(digest, m->blas, m->numerics_id);
+    namespace_desc_begin(&b);
+    size_t n = model_params(m->model, params);
+    for (size_t i = 0; i < n; i++)
+        namespace_desc_add(&b, params[i].key, params[i].value);
+    tokenizer_digest(m->tok, tok_digest);
+    const struct namespace_desc_common c = {
+        .tokenizer_digest = tok_digest,
+        .block_tok = cfg->block_tokens,
+        .kv_dtype = kv_dtype_name(m->kv_dtype),
+        .numerics_id = m->numerics_id,
+    };
+    namespace_desc_add_common(&b, &c);
+    rv = namespace_desc_finish(&b, &m->ns);
+    return rv < 0 ? err_set(eb, rv, "namespace descriptor") : 0;
+}
+
+int worker_model_load(struct worker_model *m, const struct worker_config *cfg, struct log *log,
+                      struct errbuf *eb) {
+    *m = (struct worker_model){0};
+    int rv = load_kernels(m, cfg, eb);
+    if (rv == 0)
+        rv = load_weights(m, cfg, eb);
+    if (rv == 0)
+        rv = load_text(m, eb);
+    if (rv == 0)
+        rv = make_forward(m, cfg, eb);
+    if (rv == 0)
+        rv = make_namespace(m, cfg, eb);
+    if (rv < 0) {
+        worker_model_free(m);
+        return rv;
+    }
+    char hex[2 * DIGEST_BYTES + 1];
+    digest_hex(m->ns.digest, DIGEST_BYTES, hex);
+    log_info(log, "model loaded", "name='%s' arch=%s isa=%s threads=%u context=%u pages=%u page_bytes=%zu",
+             m->name, m->model->hp.arch, m->ops->name, kern_team_size(m->team), m->max_ctx, m->n_pages,
+             m->page_bytes);
+    log_info(log, "namespace", "digest=%s numerics=%s", hex, m->numerics_id);
+    if (!m->numerics_ok)
+        log_warn(log, "numerics self-test differs from the contract, the cache is off", "id=%s",
+                 m->numerics_id);
+    if (!m->chat)
+        log_warn(log, "no chat: template not supported", "why='%s'", m->chat_error);
+    return 0;
+}
+
+void worker_model_free(struct worker_model *m) {
+    fwd_free(m->fwd);
+    chat_template_free(m->chat);
+    tokenizer_free(m->tok);
+    model_free(m->model);
+    matmul_blas_free(m->blas);
+    kern_team_free(m->team);
+    *m = (struct worker_model){0};
+}
