@@ -141,8 +141,8 @@ static const char *model_copy(enum oracle_copy copy) {
         env.made[copy] = true;
         pid_t pid = fork();
         if (pid == 0) {
-            execl(env.mkmodel, env.mkmodel, "convert", env.model, copy_path(copy),
-                  copy_types[copy], (char *)NULL);
+            execl(env.mkmodel, env.mkmodel, "--from", env.model, "--type", copy_types[copy],
+                  copy_path(copy), (char *)NULL);
             _exit(127);
         }
         int status = -1;
@@ -172,7 +172,7 @@ bool oracle_run_open(struct oracle_run *r, enum oracle_copy copy, enum kv_dtype 
     assert_non_null(ops);
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     assert_int_equal(kern_team_new(&r->team, (unsigned)MAX(1, MIN(cpus, 8)), &eb), 0);
-    struct model_load_cfg mc = {.path = model_copy(copy), .ops = ops, .digest_cache_dir = ""};
+    struct model_load_cfg mc = {.path = model_copy(copy), .digest_cache_dir = ""};
     if (model_load(&r->model, &mc, &eb) < 0)
         fail_msg("%s: %s", mc.path, eb.text);
     struct fwd_cfg fc = {
