@@ -37,8 +37,8 @@ static int start(char *const argv[], pid_t *ret_pid, int *ret_fd, struct errbuf 
 }
 
 static int output_of(char *const argv[], struct strbuf *out, struct errbuf *eb) {
-    pid_t pid;
-    int fd, status = -1;
+    pid_t pid = 0;
+    int fd = -1, status = -1;
     const int rv = start(argv, &pid, &fd, eb);
     if (rv < 0)
         return rv;

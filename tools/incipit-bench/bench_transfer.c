@@ -182,7 +182,7 @@ static int make_namespace(struct transfer *t) {
     char text[128];
     const int len = snprintf(text, sizeof(text), "bench=transfer\npayload=%zu\nranges=%u\n",
                              t->block_bytes, t->shape->n_ranges);
-    digest_once(text, (size_t)len, t->digest);
+    digest_sha256(text, (size_t)len, t->digest);
     struct kv_namespace ns = {.descriptor = text, .descriptor_len = (size_t)len,
                               .payload_bytes = t->block_bytes, .n_ranges = t->shape->n_ranges,
                               .range_bytes = t->shape->range_bytes};
