@@ -1,0 +1,277 @@
+#include "kern_fixture.h"
+
+#include "worker/kernels/kern_impl.h"
+
+#define MAX_POS 160
+#define MAX_DIM 80
+
+/* One sequence with its K and V in pages of random garbage, and its queries. */
+struct world {
+    struct attn_shape shape;
+    uint32_t n_pos, n_pages;
+    size_t page_bytes;
+    uint8_t *mem, **pages;
+    float *q, *k, *v, *out;
+    struct attn_scratch *scratch;
+};
+
+static void world_open(struct world *w, struct rng *r, struct attn_shape shape, uint32_t n_pos) {
+    w->shape = shape;
+    w->shape.k_off = 64; /* as if another layer were before */
+    w->shape.v_off = w->shape.k_off + attn_kv_bytes(&shape);
+    w->page_bytes = (w->shape.v_off + attn_kv_bytes(&shape) + 63) & ~(size_t)63;
+    w->n_pos = n_pos;
+    w->n_pages = (n_pos + shape.block_tokens - 1) / shape.block_tokens;
+    w->mem = aligned_alloc(64, w->n_pages * w->page_bytes);
+    w->pages = calloc(w->n_pages, sizeof *w->pages);
+    memset(w->mem, 0xff, w->n_pages * w->page_bytes); /* NaN in every unfilled place */
+    for (uint32_t i = 0; i < w->n_pages; i++)
+        w->pages[i] = w->mem + (w->n_pages - 1 - i) * w->page_bytes;
+    size_t n_q = (size_t)n_pos * shape.n_head * shape.head_dim;
+    size_t n_kv = (size_t)n_pos * shape.n_kv_head * shape.head_dim;
+    w->q = malloc(n_q * sizeof(float));
+    w->out = malloc(n_q * sizeof(float));
+    w->k = malloc(n_kv * sizeof(float));
+    w->v = malloc(n_kv * sizeof(float));
+    fill_input(r, IN_NORMAL, w->q, n_q);
+    fill_input(r, IN_NORMAL, w->k, n_kv);
+    fill_input(r, IN_NORMAL, w->v, n_kv);
+    struct attn_scratch_cfg cfg = {shape.n_head, shape.n_kv_head, shape.head_dim, n_pos, 4, 3};
+    assert_int_equal(attn_scratch_new(&w->scratch, &cfg), 0);
+}
+
+static void world_close(struct world *w) {
+    attn_scratch_free(w->scratch);
+    free(w->mem);
+    free(w->pages);
+    free(w->q);
+    free(w->k);
+    free(w->v);
+    free(w->out);
+}
+
+/* Rows [pos0, pos0 + n) as one chunk: store, then attend. */
+static void world_chunk(struct world *w, const struct kern_ops *ops, struct kern_team *team,
+                        uint32_t pos0, uint32_t n) {
+    size_t nq = (size_t)w->shape.n_head * w->shape.head_dim;
+    size_t nkv = (size_t)w->shape.n_kv_head * w->shape.head_dim;
+    struct attn_kv_rows rows = {w->k + pos0 * nkv, w->v + pos0 * nkv, nkv, nkv, w->pages, n, pos0};
+    attn_store_kv(ops, &w->shape, &rows);
+    struct attn_seq seq = {w->q + pos0 * nq, w->out + pos0 * nq, nq, nq,
+                           (const uint8_t *const *)w->pages, n, pos0};
+    attn_paged(ops, team, w->scratch, &w->shape, &seq, 1);
+}
+
+static void world_run(struct world *w, const struct kern_ops *ops, struct kern_team *team,
+                      uint32_t chunk) {
+    memset(w->mem, 0xff, w->n_pages * w->page_bytes);
+    for (uint32_t pos = 0; pos < w->n_pos; pos += chunk)
+        world_chunk(w, ops, team, pos, MIN(chunk, w->n_pos - pos));
+}
+
+static float stored(const struct attn_shape *s, float f) {
+    return s->dtype == KV_F16 ? quant_f16_to_f32(quant_f32_to_f16(f)) : f;
+}
+
+/* Plain attention in double from the rounded K and V. */
+static void check_against_double(const struct world *w, const char *what) {
+    const struct attn_shape *s = &w->shape;
+    size_t nq = (size_t)s->n_head * s->head_dim, nkv = (size_t)s->n_kv_head * s->head_dim;
+    double p[MAX_POS], o[MAX_DIM];
+    for (uint32_t row = 0; row < w->n_pos; row++)
+        for (uint32_t h = 0; h < s->n_head; h++) {
+            size_t kv = h / (s->n_head / s->n_kv_head) * s->head_dim;
+            double m = -INFINITY, z = 0;
+            for (uint32_t j = 0; j <= row; j++) {
+                p[j] = 0;
+                for (uint32_t d = 0; d < s->head_dim; d++)
+                    p[j] += (double)w->q[row * nq + h * s->head_dim + d] * (double)s->scale *
+                            (double)stored(s, w->k[j * nkv + kv + d]);
+                m = MAX(m, p[j]);
+            }
+            memset(o, 0, sizeof o);
+            for (uint32_t j = 0; j <= row; j++) {
+                p[j] = exp(p[j] - m);
+                z += p[j];
+                for (uint32_t d = 0; d < s->head_dim; d++)
+                    o[d] += p[j] * (double)stored(s, w->v[j * nkv + kv + d]);
+            }
+            for (uint32_t d = 0; d < s->head_dim; d++) {
+                double err = fabs((double)w->out[row * nq + h * s->head_dim + d] - o[d] / z);
+                if (!(err <= 2e-5))
+                    fail_msg("%s: row %u head %u d %u: off by %g", what, row, h, d, err);
+            }
+        }
+}
+
+static const struct attn_shape shapes[] = {
+    {.n_head = 9, .n_kv_head = 3, .head_dim = 64, .block_tokens = 32, .dtype = KV_F16, .scale = 0.125f},
+    {.n_head = 9, .n_kv_head = 3, .head_dim = 64, .block_tokens = 16, .dtype = KV_F32, .scale = 0.125f},
+    {.n_head = 2, .n_kv_head = 2, .head_dim = 48, .block_tokens = 48, .dtype = KV_F16, .scale = 0.15f},
+    {.n_head = 14, .n_kv_head = 2, .head_dim = 16, .block_tokens = 64, .dtype = KV_F16, .scale = 0.25f},
+    {.n_head = 4, .n_kv_head = 1, .head_dim = 80, .block_tokens = 32, .dtype = KV_F32, .scale = 0.11f},
+    {.n_head = 4, .n_kv_head = 2, .head_dim = 32, .block_tokens = 4, .dtype = KV_F16, .scale = 0.2f},
+    {.n_head = 3, .n_kv_head = 3, .head_dim = 20, .block_tokens = 7, .dtype = KV_F32, .scale = 0.2f},
+    {.n_head = 2, .n_kv_head = 1, .head_dim = 64, .block_tokens = 1, .dtype = KV_F16, .scale = 0.125f},
+};
+
+/* Every shape, cut in chunks of many sizes, on every table, alone and with a team: one result, which is
+ * near double's. The whole prompt in one chunk on the reference is the truth. */
+static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state) {
+    (void)state;
+    static const uint32_t chunks[] = {1, 2, 3, 5, 12, 13, 31, 32, 64, MAX_POS};
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {7};
+    struct kern_team *team;
+    assert_int_equal(kern_team_new(&team, 3, NULL), 0);
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct world w;
+        uint32_t n_pos = 97 + (uint32_t)i * 9;
+        world_open(&w, &r, shapes[i], n_pos);
+        size_t n = (size_t)n_pos * shapes[i].n_head * shapes[i].head_dim;
+        float *want = malloc(n * sizeof *want);
+        uint8_t *pages = malloc(w.n_pages * w.page_bytes);
+        world_run(&w, t[0], NULL, n_pos);
+        check_against_double(&w, "reference");
+        memcpy(want, w.out, n * sizeof *want);
+        memcpy(pages, w.mem, w.n_pages * w.page_bytes);
+        for (size_t k = 0; k < n_tables; k++)
+            for (size_t c = 0; c < ARRAY_LEN(chunks); c++) {
+                char what[64];
+                snprintf(what, sizeof what, "shape %zu %s chunk %u", i, t[k]->name, chunks[c]);
+                world_run(&w, t[k], c % 2 ? team : NULL, chunks[c]);
+                assert_same_bits(w.out, want, n, what);
+                assert_memory_equal(pages, w.mem, w.n_pages * w.page_bytes);
+            }
+        free(want);
+        free(pages);
+        world_close(&w);
+    }
+    kern_team_free(team);
+}
+
+/* An infinite or NaN V of a later position must not reach an earlier row of the same block. */
+static void test_row_never_sees_what_comes_later(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {8};
+    struct world w;
+    world_open(&w, &r, shapes[0], 40);
+    size_t nq = 9 * 64, nkv = 3 * 64;
+    float *want = malloc(40 * nq * sizeof *want);
+    world_run(&w, t[0], NULL, 40);
+    memcpy(want, w.out, 40 * nq * sizeof *want);
+    for (size_t d = 0; d < nkv; d++) {
+        w.v[38 * nkv + d] = INFINITY;
+        w.k[38 * nkv + d] = NAN;
+        w.v[39 * nkv + d] = NAN;
+    }
+    for (size_t k = 0; k < n_tables; k++) {
+        world_run(&w, t[k], NULL, 40);
+        assert_same_bits(w.out, want, 38 * nq, t[k]->name);
+        assert_true(isnan(w.out[38 * nq]));
+    }
+    free(want);
+    world_close(&w);
+}
+
+/* Scores far apart: probabilities below exp(-60) are exactly 0, the winner's row comes out. */
+static void test_peaked_scores_give_the_winner(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {9};
+    struct world w;
+    world_open(&w, &r, shapes[0], 70);
+    for (size_t i = 0; i < 70 * 3 * 64; i++)
+        w.k[i] = i / (3 * 64) == 33 ? 100.0f : -100.0f;
+    for (size_t i = 0; i < 70 * 9 * 64; i++)
+        w.q[i] = 1.0f;
+    for (size_t k = 0; k < n_tables; k++) {
+        world_run(&w, t[k], NULL, 16);
+        for (size_t h = 0; h < 9; h++)
+            for (size_t d = 0; d < 64; d++)
+                assert_true(w.out[(69 * 9 + h) * 64 + d] == stored(&w.shape, w.v[(33 * 3 + h / 3) * 64 + d]));
+    }
+    world_close(&w);
+}
+
+/* The contract's order, written out for one head without the reference's helpers. */
+static void test_order_of_sums_is_the_contract(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {10};
+    struct world w;
+    struct attn_shape s = {1, 1, 16, 16, KV_F32, 0.25f, 0, 0};
+    enum { N = 50, D = 16 };
+    world_open(&w, &r, s, N);
+    float p[N], lane[16] = {0}, o[D] = {0}, m = -INFINITY;
+    float *q = w.q + (N - 1) * D;
+    for (int j = 0; j < N; j++) {
+        float acc = 0;
+        for (int d = 0; d < D; d++)
+            acc = fmaf(q[d] * 0.25f, w.k[j * D + d], acc);
+        p[j] = acc;
+        m = fmaxf(m, acc);
+    }
+    float sum8[8], sum4[4];
+    for (int j = 0; j < N; j++) {
+        p[j] = kern_ref_exp(p[j] - m);
+        lane[j % 16] += p[j];
+        for (int d = 0; d < D; d++)
+            o[d] = fmaf(p[j], w.v[j * D + d], o[d]);
+    }
+    for (int l = 0; l < 8; l++)
+        sum8[l] = lane[l] + lane[l + 8];
+    for (int l = 0; l < 4; l++)
+        sum4[l] = sum8[l] + sum8[l + 4];
+    float rz = 1.0f / ((sum4[0] + sum4[2]) + (sum4[1] + sum4[3]));
+    for (size_t k = 0; k < n_tables; k++) {
+        world_run(&w, t[k], NULL, N);
+        for (int d = 0; d < D; d++)
+            assert_true(w.out[(N - 1) * D + d] == o[d] * rz);
+    }
+    world_close(&w);
+}
+
+/* Several sequences of different lengths in one call, rows with strides, equal single calls. */
+static void test_batch_of_sequences_equals_single_calls(void **state) {
+    (void)state;
+    struct rng r = {11};
+    const struct kern_ops *ops = kernels_pick(NULL, NULL);
+    struct kern_team *team;
+    assert_int_equal(kern_team_new(&team, 3, NULL), 0);
+    struct world w[3];
+    float *got[3];
+    struct attn_seq seqs[3];
+    static const uint32_t n_pos[3] = {40, 97, 66}, n_new[3] = {1, 30, 1};
+    for (int i = 0; i < 3; i++) {
+        world_open(&w[i], &r, shapes[0], n_pos[i]);
+        world_run(&w[i], ops, NULL, 32);
+        got[i] = calloc(30 * 600, sizeof(float));
+        seqs[i] = (struct attn_seq){w[i].q + (n_pos[i] - n_new[i]) * 576, got[i], 576, 600,
+                                    (const uint8_t *const *)w[i].pages, n_new[i], n_pos[i] - n_new[i]};
+    }
+    attn_paged(ops, team, w[1].scratch, &w[0].shape, seqs, 3);
+    for (int i = 0; i < 3; i++) {
+        for (uint32_t row = 0; row < n_new[i]; row++)
+            assert_same_bits(got[i] + row * 600, w[i].out + (n_pos[i] - n_new[i] + row) * 576, 576, "batch");
+        free(got[i]);
+        world_close(&w[i]);
+    }
+    kern_team_free(team);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_output_depends_on_neither_chunk_nor_table_nor_team),
+        cmocka_unit_test(test_row_never_sees_what_comes_later),
+        cmocka_unit_test(test_peaked_scores_give_the_winner),
+        cmocka_unit_test(test_order_of_sums_is_the_contract),
+        cmocka_unit_test(test_batch_of_sequences_equals_single_calls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,226 @@
+#include "kern_fixture.h"
+
+#include "worker/kernels/kern_impl.h"
+
+#define N_MAX 200
+
+static float in1[N_MAX], in2[N_MAX], want[N_MAX], got[N_MAX];
+
+/* rms_norm, silu_mul, add for every length up to 200 and every kind of input. */
+static void test_rows_of_every_length_give_the_bits_of_the_reference(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {2};
+    for (size_t n = 1; n <= N_MAX; n++)
+        for (enum input_kind kind = 0; kind < IN_KINDS; kind++) {
+            /* squares of huge numbers overflow: then the norm is 0 or NaN alike */
+            fill_input(&r, kind, in1, n);
+            fill_input(&r, IN_NORMAL, in2, n);
+            for (size_t i = 1; i < n_tables; i++) {
+                t[0]->rms_norm(want, in1, in2, n, 1e-5f);
+                t[i]->rms_norm(got, in1, in2, n, 1e-5f);
+                assert_same_bits(got, want, n, "rms_norm");
+                t[0]->silu_mul(want, in1, in2, n);
+                t[i]->silu_mul(got, in1, in2, n);
+                assert_same_bits(got, want, n, "silu_mul");
+                memcpy(want, in2, sizeof want);
+                memcpy(got, in2, sizeof got);
+                t[0]->add(want, in1, n);
+                t[i]->add(got, in1, n);
+                assert_same_bits(got, want, N_MAX, "add"); /* nothing behind n either */
+            }
+        }
+}
+
+static void test_rms_norm_is_near_the_double_formula(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {3};
+    for (size_t n = 1; n <= N_MAX; n += 7) {
+        fill_input(&r, IN_NORMAL, in1, n);
+        fill_input(&r, IN_NORMAL, in2, n);
+        double s = 0;
+        for (size_t i = 0; i < n; i++)
+            s += (double)in1[i] * (double)in1[i];
+        double scale = 1 / sqrt(s / (double)n + 1e-5);
+        for (size_t k = 0; k < n_tables; k++) {
+            t[k]->rms_norm(got, in1, in2, n, 1e-5f);
+            for (size_t i = 0; i < n; i++) {
+                double w = (double)in1[i] * scale * (double)in2[i];
+                assert_true(fabs((double)got[i] - w) <= 1e-6 * fabs(w) + 1e-30);
+            }
+        }
+    }
+}
+
+/* An order-sensitive input: 1 in every lane first, then values whose sum depends on where they go. The
+ * contract's order written down once more, without the reference's helpers. */
+static void test_rms_norm_sums_by_index_mod_16_and_then_the_tree(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {4};
+    for (size_t i = 0; i < N_MAX; i++) {
+        in1[i] = rng_input(&r, IN_MIXED);
+        in2[i] = 1.0f;
+    }
+    float a[16] = {0};
+    for (size_t i = 0; i < N_MAX; i++)
+        a[i % 16] = fmaf(in1[i], in1[i], a[i % 16]);
+    float b[8], c[4];
+    for (int l = 0; l < 8; l++)
+        b[l] = a[l] + a[l + 8];
+    for (int l = 0; l < 4; l++)
+        c[l] = b[l] + b[l + 4];
+    float s = (c[0] + c[2]) + (c[1] + c[3]);
+    float scale = 1.0f / sqrtf(s / (float)N_MAX + 1e-5f);
+    for (size_t k = 0; k < n_tables; k++) {
+        t[k]->rms_norm(got, in1, in2, N_MAX, 1e-5f);
+        for (size_t i = 0; i < N_MAX; i++)
+            assert_true(got[i] == in1[i] * scale);
+    }
+}
+
+static void test_exp_is_near_and_ends_where_the_contract_says(void **state) {
+    (void)state;
+    assert_true(kern_ref_exp(0.0f) == 1.0f);
+    assert_true(kern_ref_exp(-60.00001f) == 0.0f);
+    assert_true(kern_ref_exp(-60.0f) > 0.0f);
+    assert_true(kern_ref_exp(-INFINITY) == 0.0f);
+    assert_true(kern_ref_exp(1000.0f) == kern_ref_exp(88.0f));
+    assert_true(isnan(kern_ref_exp(NAN)));
+    for (float x = -60.0f; x <= 88.0f; x += 0.00371f) {
+        double e = exp((double)x);
+        assert_true(fabs((double)kern_ref_exp(x) - e) <= 2.5e-7 * e);
+    }
+}
+
+/* silu over all exponents and both signs, 16 lanes at a time: exp's whole domain. */
+static void test_silu_over_the_whole_range_of_floats(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    for (uint32_t bits = 0; bits < 0xff800000u; bits += 0x000fffc1u) {
+        if (bits > 0x7f800000u && bits < 0x80000000u)
+            continue;
+        for (size_t i = 0; i < 16; i++) {
+            uint32_t u = bits + (uint32_t)i * 977;
+            memcpy(&in1[i], &u, 4);
+            in2[i] = 1.0f;
+        }
+        t[0]->silu_mul(want, in1, in2, 16);
+        for (size_t k = 1; k < n_tables; k++) {
+            t[k]->silu_mul(got, in1, in2, 16);
+            assert_same_bits(got, want, 16, "silu");
+        }
+        for (size_t i = 0; i < 16; i++) {
+            double g = (double)in1[i], y = g / (1 + exp(-g));
+            if (isfinite(g) && fabs(g) < 50)
+                assert_true(fabs((double)want[i] - y) <= 1e-6 * fabs(y) + 1e-37);
+        }
+    }
+}
+
+static void test_rope_kernels_give_the_bits_of_the_reference(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {5};
+    float cs[128], x[3 * 160], y[3 * 160];
+    for (uint32_t n_rot = 2; n_rot <= 128; n_rot += 2) {
+        struct rope_cfg cfg = {n_rot, 10000.0f, 1.0f, NULL};
+        struct rope *rope;
+        assert_int_equal(rope_new(&rope, &cfg, NULL), 0);
+        rope_rows(rope, 1234 + n_rot, 1, cs);
+        rope_free(rope);
+        for (size_t k = 1; k < n_tables; k++) {
+            fill_input(&r, IN_NORMAL, x, ARRAY_LEN(x));
+            memcpy(y, x, sizeof x);
+            t[0]->rope_norm(x, cs, 3, 160, n_rot);
+            t[k]->rope_norm(y, cs, 3, 160, n_rot);
+            assert_same_bits(y, x, ARRAY_LEN(x), "rope_norm");
+            t[0]->rope_neox(x, cs, 3, 160, n_rot);
+            t[k]->rope_neox(y, cs, 3, 160, n_rot);
+            assert_same_bits(y, x, ARRAY_LEN(x), "rope_neox");
+        }
+    }
+}
+
+/* libm in double is the judge; the angle itself must be right to float precision at any position. */
+static void test_rope_angles_are_those_of_the_formula(void **state) {
+    (void)state;
+    static const uint32_t positions[] = {0, 1, 2, 77, 2047, 32767, 131071, 1048575};
+    float factors[32], cs[64];
+    for (int i = 0; i < 32; i++)
+        factors[i] = 1.0f + (float)i * 0.25f;
+    for (int variant = 0; variant < 4; variant++) {
+        struct rope_cfg cfg = {64, variant % 2 ? 500000.0f : 10000.0f, variant % 2 ? 0.125f : 1.0f,
+                               variant / 2 ? factors : NULL};
+        struct rope *rope;
+        assert_int_equal(rope_new(&rope, &cfg, NULL), 0);
+        for (size_t p = 0; p < ARRAY_LEN(positions); p++) {
+            rope_rows(rope, positions[p], 1, cs);
+            for (int i = 0; i < 32; i++) {
+                double f = pow((double)cfg.base, -2.0 * i / 64) * (double)cfg.freq_scale;
+                double angle = positions[p] * (variant / 2 ? f / (double)factors[i] : f);
+                assert_true(fabs((double)cs[i] - cos(angle)) < 1e-7);
+                assert_true(fabs((double)cs[32 + i] - sin(angle)) < 1e-7);
+            }
+        }
+        rope_free(rope);
+    }
+}
+
+static void test_rope_rotates_the_pairs_of_its_variant(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    const float cs[4] = {0.0f, 1.0f, 1.0f, 0.0f}; /* first pair by 90 degrees, second not at all */
+    for (size_t k = 0; k < n_tables; k++) {
+        float norm[6] = {1, 2, 3, 4, 5, 6}, neox[6] = {1, 2, 3, 4, 5, 6};
+        t[k]->rope_norm(norm, cs, 1, 6, 4);
+        t[k]->rope_neox(neox, cs, 1, 6, 4);
+        assert_true(norm[0] == -2 && norm[1] == 1 && norm[2] == 3 && norm[3] == 4);
+        assert_true(neox[0] == -3 && neox[2] == 1 && neox[1] == 2 && neox[3] == 4);
+        assert_true(norm[4] == 5 && norm[5] == 6 && neox[4] == 5 && neox[5] == 6);
+    }
+}
+
+static void test_rope_refuses_bad_parameters(void **state) {
+    (void)state;
+    struct rope *r;
+    float zero[2] = {1.0f, 0.0f};
+    struct rope_cfg odd = {3, 10000.0f, 1.0f, NULL}, base = {4, 0.5f, 1.0f, NULL};
+    struct rope_cfg scale = {4, 10000.0f, NAN, NULL}, factor = {4, 10000.0f, 1.0f, zero};
+    assert_int_equal(rope_new(&r, &odd, NULL), ERR_INVALID);
+    assert_int_equal(rope_new(&r, &base, NULL), ERR_INVALID);
+    assert_int_equal(rope_new(&r, &scale, NULL), ERR_INVALID);
+    assert_int_equal(rope_new(&r, &factor, NULL), ERR_INVALID);
+}
+
+static void test_pick_knows_its_names(void **state) {
+    (void)state;
+    struct errbuf eb;
+    assert_non_null(kernels_pick(NULL, &eb));
+    assert_string_equal(kernels_pick("scalar", &eb)->name, "scalar");
+    assert_null(kernels_pick("mmx", &eb));
+    assert_non_null(strstr(eb.text, "mmx"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_of_every_length_give_the_bits_of_the_reference),
+        cmocka_unit_test(test_rms_norm_is_near_the_double_formula),
+        cmocka_unit_test(test_rms_norm_sums_by_index_mod_16_and_then_the_tree),
+        cmocka_unit_test(test_exp_is_near_and_ends_where_the_contract_says),
+        cmocka_unit_test(test_silu_over_the_whole_range_of_floats),
+        cmocka_unit_test(test_rope_kernels_give_the_bits_of_the_reference),
+        cmocka_unit_test(test_rope_angles_are_those_of_the_formula),
+        cmocka_unit_test(test_rope_rotates_the_pairs_of_its_variant),
+        cmocka_unit_test(test_rope_refuses_bad_parameters),
+        cmocka_unit_test(test_pick_knows_its_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
