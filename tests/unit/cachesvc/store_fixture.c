@@ -1,0 +1,319 @@
+#include "tests/unit/cachesvc/store_fixture.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "common/checksum.h"
+
+/* ---- disk work by hand --------------------------------------------------------------------- */
+
+static int submit(struct disk_exec *exec, struct disk_op *op) {
+    struct fx_exec *x = CONTAINER_OF(exec, struct fx_exec, exec);
+    list_push_back(&x->queue, &op->link);
+    return 0;
+}
+
+static void run_op(struct fx_exec *x, struct disk_op *op) {
+    bool is_write = op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC;
+    x->n_writes += is_write;
+    if (x->is_dead || (is_write && (x->fail_all || x->n_writes == x->fail_write)) ||
+        (x->fail_reads && op->kind == DISK_READ_BLOCK)) {
+        op->rv = -EIO;
+        return;
+    }
+    if (is_write && x->n_writes == x->tear_write) {
+        uint32_t len = MIN(x->tear_bytes, op->len);
+        if (len)
+            assert_int_equal(pwrite(op->fd, op->buf, len, (off_t)op->off), len);
+        x->is_dead = true;
+        op->rv = -EIO;
+        return;
+    }
+    disk_op_run(op);
+}
+
+static bool run_one(struct fx_exec *x) {
+    struct list *l = list_pop_front(&x->queue);
+    if (!l)
+        return false;
+    struct disk_op *op = LIST_ENTRY(l, struct disk_op, link);
+    run_op(x, op);
+    op->done(op);
+    return true;
+}
+
+void store_fx_pump(struct store_fx *f) {
+    do {
+        while (run_one(&f->x)) {
+        }
+        block_store_tick(f->s);
+    } while (!list_empty(&f->x.queue));
+}
+
+/* ---- store --------------------------------------------------------------------------------- */
+
+static uint64_t fx_mono(const struct clock *c) {
+    return CONTAINER_OF(c, struct store_fx, clk)->now_ns;
+}
+static uint64_t fx_wall(const struct clock *c) {
+    return CONTAINER_OF(c, struct store_fx, clk)->wall_ns;
+}
+static void on_gone(void *arg, const struct block_id *id) {
+    (void)id;
+    ((struct store_fx *)arg)->n_gone++;
+}
+static void on_visible(void *arg, const struct block_id *id) {
+    (void)id;
+    ((struct store_fx *)arg)->n_visible++;
+}
+
+int store_fx_start(struct store_fx *f, struct errbuf *eb) {
+    memset(&f->x, 0, sizeof(f->x));
+    f->x.exec.submit = submit;
+    list_init(&f->x.queue);
+    f->cfg.exec = &f->x.exec;
+    f->cfg.hook_arg = f;
+    f->cfg.clk = &f->clk;
+    int rv = block_store_open(&f->s, &f->cfg, eb);
+    if (rv < 0)
+        return rv;
+    assert_int_equal(block_store_session_open(f->s, &f->ss), 0);
+    uint8_t digest[DIGEST_BYTES] = {1, 2, 3};
+    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
+    assert_int_equal(block_store_ns_register(f->s, digest, &shape, &f->ns, eb), 0);
+    return 0;
+}
+
+void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
+    *f = (struct store_fx){.clk = {fx_mono, fx_wall}, .now_ns = NS_PER_S, .wall_ns = 1000000 * NS_PER_S};
+    uint32_t head = (n_ram + 1) * 8 + 4096; /* generation table, generously */
+    f->cfg = (struct block_store_cfg){
+        .ram_bytes = (uint64_t)n_ram * FX_SLOT + head / FX_SLOT * FX_SLOT,
+        .ram_extent_bytes = n_ram % 8 ? FX_SLOT : 8 * FX_SLOT,
+        .min_slot_bytes = FX_SLOT,
+        .max_blocks = 4 * (n_ram + n_disk) + 16,
+        .max_put_bytes = (uint64_t)n_ram * FX_SLOT,
+        .no_huge_pages = true,
+        .no_background_touch = true,
+        .buffered_io = true,
+        .on_gone = on_gone,
+        .on_visible = on_visible,
+    };
+    if (n_disk) {
+        snprintf(f->dir, sizeof(f->dir), "/tmp/store-fx-XXXXXX");
+        assert_non_null(mkdtemp(f->dir));
+        f->cfg.data_dir = f->dir;
+        f->cfg.disk_extent_bytes = 4096 + 2 * 4096 + 16 * FX_SLOT;
+        f->cfg.disk_bytes = 4096 + n_disk / 16 * f->cfg.disk_extent_bytes;
+        f->cfg.bounce_bytes = f->cfg.ram_extent_bytes;
+        f->cfg.ram_bytes += f->cfg.bounce_bytes;
+    }
+    struct errbuf eb = {{0}};
+    if (store_fx_start(f, &eb) < 0)
+        fail_msg("%s", eb.text);
+}
+
+static void on_done(void *arg, int rv) {
+    *(int *)arg = rv;
+}
+
+void store_fx_drain(struct store_fx *f) {
+    int rv = 1;
+    block_store_drain(f->s, on_done, &rv);
+    for (int i = 0; rv == 1 && i < 1000; i++)
+        store_fx_pump(f);
+    assert_int_equal(rv, 0);
+}
+
+void store_fx_stop(struct store_fx *f, bool crash) {
+    block_store_session_close(f->ss);
+    if (!crash)
+        store_fx_drain(f);
+    f->x.is_dead |= crash;
+    int rv = 1;
+    block_store_close(f->s, on_done, &rv);
+    for (int i = 0; rv == 1 && i < 1000; i++) {
+        while (run_one(&f->x)) {
+        }
+        block_store_tick(f->s);
+    }
+    assert_int_equal(rv, 0);
+    f->s = NULL;
+}
+
+void store_fx_restart(struct store_fx *f, bool crash) {
+    store_fx_stop(f, crash);
+    struct errbuf eb = {{0}};
+    if (store_fx_start(f, &eb) < 0)
+        fail_msg("%s", eb.text);
+}
+
+void store_fx_close(struct store_fx *f) {
+    if (f->s)
+        store_fx_stop(f, true);
+    if (f->dir[0]) {
+        char path[128];
+        snprintf(path, sizeof(path), "%s/incipit.blocks", f->dir);
+        (void)unlink(path);
+        (void)rmdir(f->dir);
+    }
+}
+
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+struct block_id fx_id(uint32_t chain, uint32_t depth) {
+    struct block_id id;
+    uint32_t key[2] = {chain, depth};
+    digest_sha256(key, sizeof(key), id.b);
+    return id;
+}
+
+void fx_payload(uint32_t chain, uint32_t depth, uint32_t variant, uint8_t ret[FX_PAYLOAD]) {
+    uint64_t x = ((uint64_t)chain << 32 | depth) * 0x9e3779b97f4a7c15ull + variant * 77777ull + 1;
+    for (uint32_t i = 0; i < FX_PAYLOAD; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        ret[i] = (uint8_t)(x >> 32);
+    }
+}
+
+uint64_t fx_checksum(uint32_t chain, uint32_t depth, uint32_t variant) {
+    uint8_t p[FX_PAYLOAD];
+    uint64_t sums[FX_RANGES];
+    fx_payload(chain, depth, variant, p);
+    return checksum_block(p, FX_PAYLOAD / FX_RANGES, FX_RANGES, sums);
+}
+
+struct store_put_block fx_block(uint32_t chain, uint32_t depth, uint32_t variant) {
+    struct store_put_block b = {.id = fx_id(chain, depth), .depth = depth, .checksum = fx_checksum(chain, depth, variant)};
+    if (depth > 0)
+        b.parent = fx_id(chain, depth - 1);
+    return b;
+}
+
+/* ---- calls --------------------------------------------------------------------------------- */
+
+uint32_t store_fx_put_as(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to, uint32_t variant,
+                         const char *writer) {
+    struct store_put_block b[256];
+    uint8_t status[256];
+    uint32_t idx[256], n = 0;
+    struct store_put_args a = {.ns = f->ns, .n = to - from, .blocks = b};
+    for (uint32_t i = from; i < to; i++)
+        b[i - from] = fx_block(chain, i, variant);
+    memcpy(a.writer, writer, strlen(writer));
+    struct store_put *p;
+    struct errbuf eb;
+    assert_int_equal(block_store_put_begin(f->ss, &a, status, &p, &eb), 0);
+    if (!p)
+        return 0;
+    for (uint32_t i = 0; i < a.n; i++) {
+        struct store_fill fill;
+        if (status[i] != STORE_PUT_WANTED)
+            continue;
+        assert_int_equal(block_store_put_open(p, i, &fill), 0);
+        fx_payload(chain, from + i, variant, fill.payload);
+        assert_int_equal(block_store_put_filled(f->s, &fill), 0);
+        idx[n++] = i;
+    }
+    struct store_commit c;
+    uint32_t done = 0;
+    assert_int_equal(block_store_put_commit(p, &c, idx, n, &done, NULL, NULL), 1);
+    block_store_put_end(p);
+    return done;
+}
+
+uint32_t store_fx_put(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to) {
+    return store_fx_put_as(f, chain, from, to, 0, "writer");
+}
+
+uint32_t store_fx_lookup(struct store_fx *f, uint32_t chain, uint32_t n, bool touch) {
+    struct block_id ids[256];
+    uint8_t where[256];
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = fx_id(chain, i);
+    struct store_lookup l = {.ns = f->ns, .ids = ids, .n = n, .where = where, .flags = touch ? STORE_LOOKUP_TOUCH : 0};
+    assert_int_equal(block_store_lookup(f->s, NULL, &l), 0);
+    return l.n_run;
+}
+
+enum store_where store_fx_where(struct store_fx *f, uint32_t chain, uint32_t depth) {
+    struct block_id id = fx_id(chain, depth);
+    uint8_t where;
+    struct store_lookup l = {.ns = f->ns, .ids = &id, .n = 1, .where = &where};
+    assert_int_equal(block_store_lookup(f->s, NULL, &l), 0);
+    return where;
+}
+
+struct fetched {
+    int rv;
+    struct store_ref ref;
+};
+
+static void on_fetched(void *arg, int rv, const struct store_ref *ref) {
+    struct fetched *r = arg;
+    r->rv = rv;
+    if (rv == 0)
+        r->ref = *ref;
+}
+
+int store_fx_fetch(struct store_fx *f, uint32_t chain, uint32_t depth) {
+    struct block_id id = fx_id(chain, depth);
+    struct store_fetch fetch;
+    struct fetched r = {.rv = 1};
+    int rv = block_store_fetch(f->s, &fetch, f->ns, &id, &r.ref, on_fetched, &r);
+    if (rv < 0)
+        return rv;
+    for (int i = 0; rv == 0 && r.rv == 1 && i < 100; i++)
+        store_fx_pump(f);
+    if (rv == 0 && r.rv < 0)
+        return r.rv;
+    assert_true(rv == 1 || r.rv == 0);
+    uint8_t want[FX_PAYLOAD];
+    fx_payload(chain, depth, 0, want);
+    assert_memory_equal(r.ref.payload, want, FX_PAYLOAD);
+    assert_true(r.ref.checksum == fx_checksum(chain, depth, 0));
+    block_store_ref_drop(f->s, &r.ref);
+    return 0;
+}
+
+struct evicted {
+    int rv;
+    uint64_t n;
+};
+
+static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
+    struct evicted *e = arg;
+    assert_true(bytes == n_blocks * FX_PAYLOAD);
+    *e = (struct evicted){rv, n_blocks};
+}
+
+uint64_t store_fx_evict(struct store_fx *f, const struct store_filter *filter) {
+    struct store_evict ev;
+    struct evicted e = {1, 0};
+    block_store_evict(f->s, &ev, filter, on_evicted, &e);
+    for (int i = 0; e.rv == 1 && i < 100; i++)
+        store_fx_pump(f);
+    assert_int_equal(e.rv, 0);
+    return e.n;
+}
+
+struct block_store_stats store_fx_stats(const struct store_fx *f) {
+    struct block_store_stats st;
+    block_store_stats(f->s, &st);
+    return st;
+}
+
+void store_fx_check_idle(const struct store_fx *f) {
+    struct block_store_stats st = store_fx_stats(f);
+    assert_true(st.lookup_block == st.hit_ram_block + st.hit_disk_block + st.miss_block);
+    assert_int_equal(st.now.leased_blocks, 0);
+    assert_int_equal(st.now.leased_bytes, 0);
+    assert_int_equal(st.now.leases, 0);
+    assert_int_equal(st.now.refs, 0);
+    assert_int_equal(st.now.puts, 0);
+    assert_int_equal(st.now.put_bytes, 0);
+    assert_int_equal(st.now.filling_blocks, 0);
+    assert_int_equal(st.now.reads_in_flight, 0);
+}
