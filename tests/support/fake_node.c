@@ -410,6 +410,91 @@ static int h_stats(void *arg, struct rpc_call *c, struct errbuf *eb) {
     return REPLY(stats_res, &res);
 }
 
+static struct msg_block_info info_of(const struct fake_node *n, const struct fake_block *b) {
+    const struct fake_ns *ns = &n->ns[b->ns - 1];
+    return (struct msg_block_info){.id = {b->id.b, 32}, .parent = {b->parent.b, 32},
+                                   .digest = {ns->digest, 32}, .depth = b->depth,
+                                   .state = MSG_BLOCK_RESIDENT, .ram = MSG_TIER_CLEAN,
+                                   .payload_bytes = ns->payload_bytes, .checksum = b->checksum};
+}
+
+/* Pages of at most 3, so that readers must follow the cursor. */
+static int list_blocks(struct fake_node *n, struct rpc_call *c, const struct msg_list_req *m) {
+    uint32_t at = 0, limit = m->limit ? MIN(m->limit, 3u) : 3u, k = 0;
+    if (m->cursor.n == sizeof(at))
+        memcpy(&at, m->cursor.p, sizeof(at));
+    struct msg_block_info info[3];
+    for (; at < n->n_blocks && k < limit; at++)
+        if (n->blocks[at].is_visible &&
+            (!m->digest.n || memcmp(m->digest.p, n->ns[n->blocks[at].ns - 1].digest, 32) == 0))
+            info[k++] = info_of(n, &n->blocks[at]);
+    struct msg_list_res res = {.n_blocks = k, .blocks = info};
+    if (at < n->n_blocks)
+        res.cursor = (struct msg_bytes){(uint8_t *)&at, sizeof(at)};
+    return REPLY(list_res, &res);
+}
+
+static int h_list(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(list_req, m)
+    if (m.what == MSG_LIST_BLOCKS)
+        return list_blocks(n, c, &m);
+    struct msg_namespace_info info[ARRAY_LEN(n->ns)];
+    for (uint32_t i = 0; i < n->n_ns; i++)
+        info[i] = (struct msg_namespace_info){
+            .digest = {n->ns[i].digest, 32}, .descriptor = {(uint8_t *)"block_tokens=4\n", 15},
+            .payload_bytes = n->ns[i].payload_bytes, .n_ranges = n->ns[i].n_ranges,
+            .range_bytes = n->ns[i].payload_bytes / n->ns[i].n_ranges};
+    struct msg_session_info session = {.session = 1, .client_name = "me", .peer = "unix",
+                                       .role = MSG_ROLE_ADMIN};
+    struct msg_list_res res = {0};
+    if (m.what == MSG_LIST_NAMESPACES)
+        res = (struct msg_list_res){.n_namespaces = n->n_ns, .namespaces = info};
+    else
+        res = (struct msg_list_res){.n_sessions = 1, .sessions = &session};
+    return REPLY(list_res, &res);
+}
+
+static int h_inspect(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(inspect_req, m)
+    if (m.id.n != 32)
+        return ERR_INVALID;
+    struct block_id id;
+    memcpy(id.b, m.id.p, sizeof(id.b));
+    const struct fake_block *b = fake_node_find(n, &id);
+    if (!b)
+        return err_set(eb, ERR_NOTFOUND, "no such block");
+    struct msg_inspect_res res = {.block = info_of(n, b), .n_children = 1, .children = &id};
+    return REPLY(inspect_res, &res);
+}
+
+/* By ids or by namespace. */
+static int h_evict(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(evict_req, m)
+    struct msg_evict_res res = {0};
+    for (uint32_t i = 0; i < n->n_blocks; i++) {
+        struct fake_block *b = &n->blocks[i];
+        bool is_hit = m.n_ids == 0;
+        for (size_t k = 0; k < m.n_ids; k++)
+            is_hit = is_hit || block_id_equal(&m.ids[k], &b->id);
+        is_hit = is_hit && b->is_visible &&
+                 (!m.digest.n || memcmp(m.digest.p, n->ns[b->ns - 1].digest, 32) == 0);
+        res.blocks += is_hit;
+        res.bytes += is_hit ? n->ns[b->ns - 1].payload_bytes : 0;
+        b->is_visible = b->is_visible && (!is_hit || m.dry_run);
+    }
+    return REPLY(evict_res, &res);
+}
+
+static int h_flush(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(flush_req, m)
+    struct msg_evict_res res = {0};
+    for (uint32_t i = 0; i < n->n_blocks; i++) {
+        res.blocks += n->blocks[i].is_visible;
+        n->blocks[i].is_visible = false;
+    }
+    return REPLY(evict_res, &res);
+}
+
 static const struct rpc_method methods[] = {
     {WIRE_HELLO, 0, h_hello, NULL, NULL},
     {WIRE_REGISTER_NS, GRANT_HELLO, h_register, NULL, NULL},
@@ -423,6 +508,10 @@ static const struct rpc_method methods[] = {
     {WIRE_PUT_COMMIT, GRANT_HELLO, h_put_commit, NULL, NULL},
     {WIRE_PUT_ABORT, GRANT_HELLO, h_put_abort, NULL, NULL},
     {WIRE_STATS, GRANT_HELLO, h_stats, NULL, NULL},
+    {WIRE_LIST, GRANT_HELLO, h_list, NULL, NULL},
+    {WIRE_INSPECT, GRANT_HELLO, h_inspect, NULL, NULL},
+    {WIRE_EVICT, GRANT_HELLO, h_evict, NULL, NULL},
+    {WIRE_FLUSH, GRANT_HELLO, h_flush, NULL, NULL},
 };
 
 static void on_accept(void *arg, struct rpc_conn *c) {

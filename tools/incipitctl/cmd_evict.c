@@ -1,0 +1,140 @@
+#include <time.h>
+
+#include "common/digest.h"
+#include "tools/incipitctl/ctl.h"
+
+struct evict_sum {
+    struct ctl *c;
+    struct msg_evict_res sum;
+};
+
+static void on_evict(void *arg, int rv, const char *text, const struct msg_evict_res *m) {
+    struct evict_sum *s = arg;
+    if (rv == 0) {
+        s->sum.blocks += m->blocks;
+        s->sum.bytes += m->bytes;
+        s->sum.deferred += m->deferred;
+        s->sum.puts_aborted += m->puts_aborted;
+    }
+    ctl_done(s->c, rv, text);
+}
+
+static void print_sum(struct evict_sum *s, const char *verb) {
+    struct ctl *c = s->c;
+    char bytes[32];
+    if (c->opt.json) {
+        json_w_obj(&c->w);
+        ctl_json_u64(c, "blocks", s->sum.blocks);
+        ctl_json_u64(c, "bytes", s->sum.bytes);
+        ctl_json_u64(c, "deferred", s->sum.deferred);
+        ctl_json_u64(c, "puts_aborted", s->sum.puts_aborted);
+        json_w_key(&c->w, "dry_run");
+        json_w_bool(&c->w, c->opt.dry_run);
+        json_w_end(&c->w);
+        return;
+    }
+    fprintf(c->out, "%s %llu blocks, %s", verb, (unsigned long long)s->sum.blocks,
+            ctl_bytes(s->sum.bytes, bytes));
+    if (s->sum.deferred)
+        fprintf(c->out, "; %llu of them are leased and free their memory later",
+                (unsigned long long)s->sum.deferred);
+    if (s->sum.puts_aborted)
+        fprintf(c->out, "; %llu puts aborted", (unsigned long long)s->sum.puts_aborted);
+    fputc('\n', c->out);
+}
+
+/* Unix seconds, or 90s, 30m, 2h, 7d ago. In ms. */
+static int parse_time(struct ctl *c, const char *text, uint64_t *ret_ms) {
+    struct str s = str_of(text);
+    uint64_t v, unit = 0;
+    if (s.n > 0) {
+        char last = s.p[s.n - 1];
+        unit = last == 's' ? 1 : last == 'm' ? 60 : last == 'h' ? 3600 : last == 'd' ? 86400 : 0;
+    }
+    if (str_to_u64(unit ? str_cut(s, 0, s.n - 1) : s, &v) < 0 || v > UINT64_MAX / 86400000) {
+        ctl_usage(c, "'%s' is no time: Unix seconds, or 90s, 30m, 2h, 7d ago", text);
+        return ERR_INVALID;
+    }
+    uint64_t now_s = (uint64_t)time(NULL);
+    uint64_t at_s = unit ? now_s - MIN(now_s, v * unit) : v;
+    *ret_ms = at_s * 1000;
+    return 0;
+}
+
+static int parse_selector(struct ctl *c, struct msg_evict_req *m, struct block_id *ids,
+                          uint8_t digest[32], uint8_t writer[16]) {
+    const struct ctl_opts *o = &c->opt;
+    for (uint32_t i = 0; i < o->n_args; i++)
+        if (ctl_parse_id(c, o->args[i], ids[i].b) < 0)
+            return CTL_USAGE;
+    *m = (struct msg_evict_req){.n_ids = o->n_args, .ids = ids, .descendants = o->chain,
+                                .dry_run = o->dry_run};
+    if (o->ns) {
+        if (ctl_parse_id(c, o->ns, digest) < 0)
+            return CTL_USAGE;
+        m->digest = (struct msg_bytes){digest, 32};
+    }
+    if (o->writer) {
+        if (strlen(o->writer) != 32 || digest_unhex(o->writer, 16, writer) < 0)
+            return ctl_usage(c, "--writer wants 32 hex digits");
+        m->writer = (struct msg_bytes){writer, 16};
+    }
+    if ((o->from && parse_time(c, o->from, &m->from_ms) < 0) ||
+        (o->to && parse_time(c, o->to, &m->to_ms) < 0))
+        return CTL_USAGE;
+    if (o->n_args == 0 && !o->ns && !o->writer && !o->from && !o->to)
+        return ctl_usage(c, "evict what? ids, --ns, --writer, --from or --to (everything: flush)");
+    if (o->chain && o->n_args == 0)
+        return ctl_usage(c, "--chain goes with ids");
+    return CTL_OK;
+}
+
+int cmd_evict_run(struct ctl *c) {
+    CLEANUP(freep) struct block_id *ids = alloc_array(c->opt.n_args, sizeof(*ids));
+    uint8_t digest[32], writer[16];
+    struct msg_evict_req m;
+    if (!ids)
+        return ctl_fail(c, ERR_NOMEM, "evict");
+    int code = parse_selector(c, &m, ids, digest, writer);
+    if (code != CTL_OK)
+        return code;
+    struct evict_sum s = {.c = c};
+    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+        if (!ctl_node_is_up(c, i)) {
+            code = CTL_FAILED; /* its blocks are still there */
+            continue;
+        }
+        int rv = ctl_wait(c, kv_client_evict(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict,
+                                             &s, NULL));
+        if (rv < 0)
+            code = ctl_fail(c, rv, ctl_node_addr(c, i));
+    }
+    print_sum(&s, c->opt.dry_run ? "would evict" : "evicted");
+    return code;
+}
+
+int cmd_flush_run(struct ctl *c) {
+    uint8_t digest[32];
+    struct msg_flush_req m = {0};
+    if (!c->opt.yes)
+        return ctl_usage(c, "flush takes everything away; say --yes");
+    if (c->opt.ns) {
+        if (ctl_parse_id(c, c->opt.ns, digest) < 0)
+            return CTL_USAGE;
+        m.digest = (struct msg_bytes){digest, 32};
+    }
+    int code = CTL_OK;
+    struct evict_sum s = {.c = c};
+    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+        if (!ctl_node_is_up(c, i)) {
+            code = CTL_FAILED;
+            continue;
+        }
+        int rv = ctl_wait(c, kv_client_flush(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict,
+                                             &s, NULL));
+        if (rv < 0)
+            code = ctl_fail(c, rv, ctl_node_addr(c, i));
+    }
+    print_sum(&s, "flushed");
+    return code;
+}

@@ -1,0 +1,413 @@
+#include <errno.h>
+
+#include "common/block_id.h"
+#include "proto/wire_frame.h"
+#include "tools/incipitctl/ctl.h"
+#include "tools/incipitctl/ctl_http.h"
+
+/* tokens or ids -> chain -> Lookup without any flag -> table. Tokens of a text come from a worker,
+ * since only workers have a tokenizer; the namespace comes from the nodes, which keep each
+ * descriptor. */
+
+struct lookup {
+    struct ctl *c;
+    /* namespace */
+    struct kv_namespace ns;
+    char *descriptor;
+    uint32_t n_namespaces, block_tok;
+    /* prompt */
+    int32_t *tok;
+    size_t n_tok;
+    struct block_id *ids;
+    uint32_t n_ids;
+    uint32_t *owner; /* [n_ids] index of the node that is asked */
+};
+
+static void lookup_fini(struct lookup *l) {
+    free(l->descriptor);
+    free(l->tok);
+    free(l->ids);
+    free(l->owner);
+}
+
+/* ---- namespace ---- */
+
+static void on_namespaces(void *arg, int rv, const char *text, const struct msg_list_res *m) {
+    struct lookup *l = arg;
+    uint8_t want[32];
+    bool has_want = l->c->opt.ns && digest_unhex(l->c->opt.ns, 32, want) == 0;
+    for (size_t i = 0; rv == 0 && i < m->n_namespaces; i++) {
+        const struct msg_namespace_info *n = &m->namespaces[i];
+        if (n->digest.n != 32 || (has_want && memcmp(n->digest.p, want, 32) != 0))
+            continue;
+        if (l->descriptor && memcmp(n->digest.p, l->ns.digest, 32) == 0)
+            continue; /* another node's */
+        l->n_namespaces++;
+        free(l->descriptor);
+        l->descriptor = str_dup((struct str){(const char *)n->descriptor.p, n->descriptor.n});
+        if (!l->descriptor)
+            rv = ERR_NOMEM;
+        memcpy(l->ns.digest, n->digest.p, 32);
+        l->ns.descriptor = l->descriptor;
+        l->ns.descriptor_len = n->descriptor.n;
+        l->ns.payload_bytes = n->payload_bytes;
+        l->ns.n_ranges = n->n_ranges;
+        l->ns.range_bytes = n->range_bytes;
+    }
+    ctl_done(l->c, rv, text);
+}
+
+static int find_namespace(struct lookup *l) {
+    struct ctl *c = l->c;
+    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+        if (!ctl_node_is_up(c, i))
+            continue;
+        struct msg_list_req m = {.what = MSG_LIST_NAMESPACES, .limit = 256};
+        int rv = ctl_wait(c, kv_client_list(c->client, i, &m, ctl_deadline_ms(c), on_namespaces,
+                                            l, NULL));
+        if (rv < 0)
+            return ctl_fail(c, rv, ctl_node_addr(c, i));
+    }
+    if (l->n_namespaces == 0) {
+        fprintf(c->err, "incipitctl: no node has %s namespace\n", c->opt.ns ? "that" : "a");
+        return CTL_FAILED;
+    }
+    if (l->n_namespaces > 1)
+        return ctl_usage(c, "the nodes have several namespaces; choose one with --ns "
+                            "(incipitctl list namespaces)");
+    uint64_t b;
+    struct msg_bytes d = {(const uint8_t *)l->descriptor, l->ns.descriptor_len};
+    if (str_to_u64(ctl_descriptor_value(d, "block_tokens"), &b) < 0 || b == 0 || b > 65536) {
+        fprintf(c->err, "incipitctl: the namespace's descriptor has no block_tokens\n");
+        return CTL_FAILED;
+    }
+    l->block_tok = (uint32_t)b;
+    return CTL_OK;
+}
+
+/* ---- tokens ---- */
+
+static int add_token(struct lookup *l, size_t *cap, int64_t v) {
+    if (v < 0 || v > INT32_MAX)
+        return ERR_INVALID;
+    if (l->n_tok == *cap) {
+        *cap = *cap ? *cap * 2 : 1024;
+        int32_t *tok = realloc(l->tok, *cap * sizeof(*tok));
+        if (!tok)
+            return ERR_NOMEM;
+        l->tok = tok;
+    }
+    l->tok[l->n_tok++] = (int32_t)v;
+    return 0;
+}
+
+/* Decimal numbers with anything that is not a digit between them. */
+static int parse_tokens(struct lookup *l, struct str s) {
+    size_t cap = 0;
+    for (size_t i = 0; i < s.n;) {
+        if (s.p[i] < '0' || s.p[i] > '9') {
+            if (!strchr(", \t\r\n[]", s.p[i]))
+                return ERR_INVALID;
+            i++;
+            continue;
+        }
+        uint64_t v = 0;
+        while (i < s.n && s.p[i] >= '0' && s.p[i] <= '9' && v <= INT32_MAX)
+            v = v * 10 + (uint64_t)(s.p[i++] - '0');
+        int rv = add_token(l, &cap, (int64_t)v);
+        if (rv < 0)
+            return rv;
+    }
+    return 0;
+}
+
+static int read_file(struct ctl *c, const char *path, struct strbuf *ret) {
+    FILE *f = fopen(path, "r");
+    char piece[65536];
+    size_t n;
+    if (!f) {
+        fprintf(c->err, "incipitctl: '%s': %s\n", path, err_text(-errno));
+        return CTL_FAILED;
+    }
+    while ((n = fread(piece, 1, sizeof(piece), f)) > 0)
+        strbuf_add(ret, piece, n);
+    bool is_bad = ferror(f) || ret->oom;
+    fclose(f);
+    return is_bad ? ctl_fail(c, ERR_NOMEM, path) : CTL_OK;
+}
+
+static int tokens_from_list(struct lookup *l) {
+    struct ctl *c = l->c;
+    struct strbuf text = {0};
+    int code = CTL_OK;
+    if (c->opt.tokens[0] == '@')
+        code = read_file(c, c->opt.tokens + 1, &text);
+    else
+        strbuf_addz(&text, c->opt.tokens);
+    if (code == CTL_OK && parse_tokens(l, strbuf_view(&text)) < 0)
+        code = ctl_usage(c, "--tokens wants token ids, comma separated, or @FILE");
+    strbuf_fini(&text);
+    return code;
+}
+
+static void tokenize_request(const struct ctl_opts *o, struct strbuf *ret) {
+    struct json_w w;
+    json_w_init(&w, ret);
+    json_w_obj(&w);
+    if (o->text) {
+        json_w_kstr(&w, "prompt", str_of(o->text));
+    } else {
+        json_w_key(&w, "messages");
+        json_w_arr(&w);
+        json_w_obj(&w);
+        json_w_kstr(&w, "role", STR("user"));
+        json_w_kstr(&w, "content", str_of(o->chat));
+        json_w_end(&w);
+        json_w_end(&w);
+        json_w_key(&w, "add_generation_prompt");
+        json_w_bool(&w, true);
+    }
+    json_w_end(&w);
+}
+
+static int tokens_of_answer(struct lookup *l, struct str body, struct errbuf *eb) {
+    CLEANUP(json_freep) struct json_t *doc = NULL;
+    int rv = json_parse(body, &doc, eb);
+    if (rv < 0)
+        return rv;
+    const struct json_t *toks = json_member(doc, "tokens");
+    if (json_kind(toks) != JSON_KIND_ARRAY)
+        return err_set(eb, ERR_PROTO, "no tokens in the answer");
+    size_t cap = 0;
+    for (size_t i = 0; rv == 0 && i < json_count(toks); i++)
+        rv = json_kind(json_item(toks, i)) == JSON_KIND_INT
+                 ? add_token(l, &cap, json_int(json_item(toks, i)))
+                 : ERR_PROTO;
+    return rv < 0 ? err_set(eb, rv, "token ids: %s", err_text(rv)) : 0;
+}
+
+static int tokens_from_worker(struct lookup *l) {
+    struct ctl *c = l->c;
+    struct strbuf req = {0}, body = {0};
+    struct errbuf eb;
+    int status = 0;
+    tokenize_request(&c->opt, &req);
+    int rv = ctl_http_post(c->opt.worker, "/tokenize", strbuf_view(&req), ctl_deadline_ms(c),
+                           &status, &body, &eb);
+    if (rv == 0 && status != 200)
+        rv = err_set(&eb, ERR_INVALID, "worker says %d: %.200s", status, body.p ? body.p : "");
+    if (rv == 0)
+        rv = tokens_of_answer(l, strbuf_view(&body), &eb);
+    strbuf_fini(&req);
+    strbuf_fini(&body);
+    if (rv == 0)
+        return CTL_OK;
+    fprintf(c->err, "incipitctl: %s\n", eb.text);
+    return rv == ERR_UNAVAILABLE ? CTL_UNREACHABLE : CTL_FAILED;
+}
+
+/* ---- chain ---- */
+
+static int read_salt(struct ctl *c, uint8_t salt[32]) {
+    struct strbuf text = {0};
+    int code = read_file(c, c->opt.salt_file, &text);
+    if (code == CTL_OK) {
+        char hex[65] = "";
+        struct str s = str_trim(strbuf_view(&text));
+        snprintf(hex, sizeof(hex), STR_FMT, STR_ARG(str_cut(s, 0, 64)));
+        if (s.n != 64 || digest_unhex(hex, 32, salt) < 0)
+            code = ctl_usage(c, "'%s' does not hold 64 hex digits", c->opt.salt_file);
+        explicit_bzero(hex, sizeof(hex));
+    }
+    if (text.p)
+        explicit_bzero(text.p, text.len);
+    strbuf_fini(&text);
+    return code;
+}
+
+static int chain_from_tokens(struct lookup *l) {
+    struct ctl *c = l->c;
+    uint8_t salt[32];
+    if (c->opt.salt_file) {
+        int code = read_salt(c, salt);
+        if (code != CTL_OK)
+            return code;
+    }
+    /* Like a worker: the last token is always computed, so it names no block. */
+    size_t n = block_count_lookup(l->n_tok, l->block_tok);
+    struct digest *d = digest_new();
+    l->ids = alloc_array(l->n_tok / l->block_tok + 1, sizeof(*l->ids));
+    if (!d || !l->ids) {
+        digest_free(d);
+        return ctl_fail(c, ERR_NOMEM, "lookup");
+    }
+    struct block_chain_cfg cfg = {.namespace_digest = l->ns.digest,
+                                  .salt = c->opt.salt_file ? salt : NULL,
+                                  .block_tok = l->block_tok};
+    block_chain(d, &cfg, l->tok, n * l->block_tok, l->ids);
+    l->n_ids = (uint32_t)n;
+    digest_free(d);
+    return CTL_OK;
+}
+
+static int chain_from_args(struct lookup *l) {
+    struct ctl *c = l->c;
+    l->ids = alloc_array(c->opt.n_args, sizeof(*l->ids));
+    if (!l->ids)
+        return ctl_fail(c, ERR_NOMEM, "lookup");
+    for (uint32_t i = 0; i < c->opt.n_args; i++)
+        if (ctl_parse_id(c, c->opt.args[i], l->ids[i].b) < 0)
+            return CTL_USAGE;
+    l->n_ids = c->opt.n_args;
+    return CTL_OK;
+}
+
+/* ---- asking and printing ---- */
+
+/* The node that each block's segment belongs to, among those that are up. */
+static void find_owners(struct lookup *l) {
+    struct ctl *c = l->c;
+    uint16_t id[CTL_MAX_NODES];
+    uint32_t index[CTL_MAX_NODES], n = 0;
+    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+        struct kv_node_info info;
+        kv_client_node_info(c->client, i, &info);
+        if (info.state != KV_NODE_UP)
+            continue;
+        index[n] = i;
+        id[n++] = (uint16_t)info.node_id;
+    }
+    if (n == 0)
+        return;
+    kv_route_chain(l->ids, 0, l->n_ids, KV_ROUTE_SEG_BLOCKS, id, n, l->owner);
+    for (uint32_t i = 0; i < l->n_ids; i++)
+        l->owner[i] = index[l->owner[i]];
+}
+
+static const char *status_name(uint8_t s) {
+    static const char *const names[] = {"absent", "ram", "disk", "claimed", "hint"};
+    return s < ARRAY_LEN(names) ? names[s] : "?";
+}
+
+static void print_table(struct lookup *l, const uint8_t *status, uint32_t n_prefix) {
+    struct ctl *c = l->c;
+    fprintf(c->out, "%u of %u full blocks in front are resident", n_prefix, l->n_ids);
+    if (l->tok)
+        fprintf(c->out, " (%u of %zu tokens)", n_prefix * l->block_tok, l->n_tok);
+    fprintf(c->out, "\nBLOCK TOKENS           WHERE   NODE                     ID\n");
+    for (uint32_t i = 0; i < l->n_ids; i++) {
+        char hex[65], range[32];
+        snprintf(range, sizeof(range), "%u..%u", i * l->block_tok, (i + 1) * l->block_tok - 1);
+        fprintf(c->out, "%5u %-16s %-7s %-24s %s\n", i, range, status_name(status[i]),
+                ctl_node_addr(c, l->owner[i]),
+                ctl_hex((struct msg_bytes){l->ids[i].b, 32}, hex));
+    }
+}
+
+static void print_json(struct lookup *l, const uint8_t *status, uint32_t n_prefix) {
+    struct ctl *c = l->c;
+    json_w_obj(&c->w);
+    ctl_json_hex(c, "namespace", (struct msg_bytes){l->ns.digest, 32});
+    ctl_json_u64(c, "block_tokens", l->block_tok);
+    ctl_json_u64(c, "tokens", l->n_tok);
+    ctl_json_u64(c, "resident_prefix_blocks", n_prefix);
+    json_w_key(&c->w, "blocks");
+    json_w_arr(&c->w);
+    for (uint32_t i = 0; i < l->n_ids; i++) {
+        json_w_obj(&c->w);
+        ctl_json_u64(c, "index", i);
+        ctl_json_hex(c, "id", (struct msg_bytes){l->ids[i].b, 32});
+        ctl_json_text(c, "where", status_name(status[i]));
+        ctl_json_text(c, "node", ctl_node_addr(c, l->owner[i]));
+        json_w_end(&c->w);
+    }
+    json_w_end(&c->w);
+    json_w_end(&c->w);
+}
+
+static void on_lookup(void *arg, int rv, const struct kv_lookup_res *res) {
+    struct lookup *l = arg;
+    if (rv == 0 && l->c->opt.json)
+        print_json(l, res->status, res->n_prefix);
+    else if (rv == 0)
+        print_table(l, res->status, res->n_prefix);
+    ctl_done(l->c, rv, "");
+}
+
+static void on_late(uv_timer_t *t) {
+    *(bool *)t->data = true;
+}
+
+/* The namespace is registered in the background; until then no node counts as reachable for it. */
+static int ask(struct lookup *l) {
+    struct ctl *c = l->c;
+    uint32_t ns;
+    int rv = kv_client_namespace(c->client, &l->ns, &ns);
+    if (rv < 0)
+        return rv;
+    struct kv_lookup q = {.ns = ns, .chain = l->ids, .n = l->n_ids,
+                          .deadline_ms = ctl_deadline_ms(c)};
+    bool is_late = false;
+    uv_timer_t timer;
+    uv_timer_init(&c->loop, &timer);
+    timer.data = &is_late;
+    uv_timer_start(&timer, on_late, c->opt.timeout_ms, 0);
+    do {
+        uv_run(&c->loop, UV_RUN_ONCE);
+        find_owners(l);
+        rv = kv_client_lookup(c->client, &q, on_lookup, l, NULL);
+    } while (rv == ERR_UNAVAILABLE && !is_late);
+    rv = ctl_wait(c, rv);
+    uv_close((uv_handle_t *)&timer, NULL);
+    uv_run(&c->loop, UV_RUN_NOWAIT);
+    return rv;
+}
+
+static int check_options(struct ctl *c) {
+    const struct ctl_opts *o = &c->opt;
+    uint8_t digest[32];
+    if ((o->text != NULL) + (o->chat != NULL) + (o->tokens != NULL) + o->ids != 1)
+        return ctl_usage(c, "want one of --text, --chat, --tokens, --ids");
+    if ((o->text || o->chat) && !o->worker)
+        return ctl_usage(c, "--text and --chat need --worker, which makes the tokens");
+    if (o->ids != (o->n_args > 0))
+        return ctl_usage(c, "block ids go with --ids");
+    if (o->ns && ctl_parse_id(c, o->ns, digest) < 0)
+        return CTL_USAGE;
+    return CTL_OK;
+}
+
+static int run(struct lookup *l) {
+    struct ctl *c = l->c;
+    int code = find_namespace(l);
+    if (code == CTL_OK && !c->opt.ids)
+        code = c->opt.tokens ? tokens_from_list(l) : tokens_from_worker(l);
+    if (code == CTL_OK)
+        code = c->opt.ids ? chain_from_args(l) : chain_from_tokens(l);
+    if (code != CTL_OK)
+        return code;
+    if (l->n_ids > WIRE_MAX_IDS)
+        return ctl_fail(c, ERR_TOOBIG, "lookup");
+    l->owner = alloc_array(l->n_ids, sizeof(*l->owner));
+    if (!l->owner)
+        return ctl_fail(c, ERR_NOMEM, "lookup");
+    if (l->n_ids == 0) {
+        /* Shorter than a block and one token: nothing to ask. */
+        if (c->opt.json)
+            print_json(l, NULL, 0);
+        else
+            print_table(l, NULL, 0);
+        return CTL_OK;
+    }
+    int rv = ask(l);
+    return rv < 0 ? ctl_fail(c, rv, "lookup") : CTL_OK;
+}
+
+int cmd_lookup_run(struct ctl *c) {
+    struct lookup l = {.c = c};
+    int code = check_options(c);
+    if (code == CTL_OK)
+        code = run(&l);
+    lookup_fini(&l);
+    return code;
+}
