@@ -81,6 +81,7 @@ void gen_seq_fetch_begin(struct gen_seq *s, uint32_t first, uint32_t n) {
     CHECK(first == s->pages.n && first + n <= s->n_lookup);
     s->f_first = s->f_next = first;
     s->f_n = n;
+    s->f_gap = false;
     s->n_seen = 0;
     for (uint32_t i = 0; i < n; i++) {
         s->f_page[i] = seq_pages_lend(&s->pages);
@@ -109,11 +110,12 @@ static void install(struct gen_seq *s, struct page_index *x, uint32_t b, uint32_
 }
 
 bool gen_seq_absorb(struct gen_seq *s, struct page_index *x, uint32_t block_tok) {
-    for (; s->f_next < s->f_first + s->f_n; s->f_next++) {
+    for (; !s->f_gap && s->f_next < s->f_first + s->f_n; s->f_next++) {
         uint32_t b = s->f_next, i = b - s->f_first;
         if ((b + 1) * block_tok <= s->pos)
             continue; /* computed before it came */
-        if (s->f_status[i] == BLOCK_BAD)
+        s->f_gap = s->f_status[i] == BLOCK_BAD; /* ends the run, whatever stands behind it */
+        if (s->f_gap)
             return true;
         if (s->f_status[i] != BLOCK_OK || b * block_tok > s->pos)
             return false;

@@ -87,6 +87,7 @@ struct gen_seq {
     bool op_active; /* the loop has a lookup or fetch under way */
     bool op_canceled;
     uint32_t f_first, f_n, f_next; /* fetched range; blocks below f_next are settled */
+    bool f_gap;                    /* a block of the range came broken or not at all */
     uint32_t n_seen;               /* arrivals read */
     uint64_t f_begin_ns, f_last_ns;
     uint32_t *f_page;         /* [n_lookup] lent pages */
