@@ -301,13 +301,14 @@ int engine_submit(struct engine *e, struct gen_request *r) {
     s->prepare = (struct loop_job){.run = run_prepare, .done = on_prepared};
     list_init(&s->link);
     list_init(&s->loop_link);
-    int rv = loop_work_submit(e->cfg.work, &s->prepare);
+    r->usage = (struct gen_usage){.submitted_ns = clock_mono_ns(e->cfg.clk)};
+    r->seq = s;
+    int rv = loop_work_submit(e->cfg.work, &s->prepare); /* r is the pool's from here on */
     if (rv < 0) {
+        r->seq = NULL;
         free(s);
         return rv;
     }
-    r->seq = s;
-    r->usage = (struct gen_usage){.submitted_ns = clock_mono_ns(e->cfg.clk)};
     list_push_back(&l->seqs, &s->loop_link);
     l->n_seqs++;
     l->n_open++;
