@@ -5,7 +5,11 @@
  * Over {cold, own pages, fetched; each number of reused blocks} x chunk sizes x batches and slots x
  * threads x instruction sets x weight types x KV dtypes x page sizes x lengths, on tiny random models:
  * every pair of values, then random points of a printed seed. With INCIPIT_TEST_MODEL also a few points
- * on a real model. --long: twenty times as many. */
+ * on a real model. --long: twenty times as many.
+ *
+ * Seen to fail (100 random points are enough) for each of: RMS lanes summed downwards, the second half of
+ * a page's values added first, the softmax sum begun at its last tile, minimum before scale in one-row
+ * products, and one-row tiles of the scalar float product summed from the last k. */
 #include <getopt.h>
 #include <time.h>
 
