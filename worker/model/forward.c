@@ -467,6 +467,8 @@ int fwd_step(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
     int rv = check_step(f, seqs, n_seqs);
     if (rv < 0)
         return rv;
+    /* Some libraries set FTZ when they are loaded; row operations also run outside the team here. */
+    kern_fp_init();
     lay_out(f, seqs, n_seqs);
     f->stats.steps++;
     f->stats.rows += f->n_rows;

@@ -1,4 +1,5 @@
 /* test_forward.c - what the KV cache saves and what it must not change; limits; no allocation. */
+#include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -285,6 +286,17 @@ static void test_steps_allocate_nothing(void **state) {
     pages_close(&p[1]);
 }
 
+/* A library that left another rounding mode behind must not reach the bits. */
+static void test_float_state_of_the_caller_does_not_matter(void **state) {
+    struct fixture *f = *state;
+    struct trace before, after;
+    generate(f, &before, true);
+    assert_int_equal(fesetround(FE_UPWARD), 0);
+    generate(f, &after, true);
+    assert_int_equal(fesetround(FE_TONEAREST), 0);
+    assert_memory_equal(before.hidden, after.hidden, sizeof(before.hidden));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generate_cached_equals_uncached_with_fewer_rows),
@@ -292,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_logits_independent_of_where_and_how_many),
         cmocka_unit_test(test_step_beyond_limits_refused_and_nothing_written),
         cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_float_state_of_the_caller_does_not_matter),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
