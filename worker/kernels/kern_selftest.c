@@ -8,7 +8,7 @@
 
 #define MAX_ROWS 33
 #define MAX_IN 160
-#define MAX_OUT 35
+#define MAX_OUT 147 /* nine panels and a tail: the widest groups of panels that a kernel has */
 
 struct bench {
     const struct kern_ops *ops;
@@ -86,7 +86,9 @@ static int test_products(struct bench *b) {
     size_t n;
     const struct quant_type *types = quant_type_table(&n);
     for (size_t i = 0; i < n; i++) {
-        int rv = test_matmul(b, &types[i], MAX_OUT, MAX_IN);
+        int rv = test_matmul(b, &types[i], 35, MAX_IN);
+        if (rv == 0)
+            rv = test_matmul(b, &types[i], MAX_OUT, 64);
         if (rv == 0)
             rv = test_matmul(b, &types[i], 16, 32);
         if (rv < 0)
@@ -133,9 +135,9 @@ static int test_rope(struct bench *b) {
     return 0;
 }
 
-/* 41 positions in pages of 16: rows 0..39 in a chunk, then one more. */
+/* 41 positions in pages of 32: rows 0..39 in a chunk, then one more. */
 static int test_attn(struct bench *b, enum kv_dtype dtype) {
-    enum { N_HEAD = 6, N_KV = 2, D = 16, B = 16, N = 41, PAGES = 3 };
+    enum { N_HEAD = 6, N_KV = 2, D = 48, B = 32, N = 41, PAGES = 2 };
     struct attn_shape shape = {.n_head = N_HEAD, .n_kv_head = N_KV, .head_dim = D, .block_tokens = B,
                                .dtype = dtype, .scale = 0.25f};
     shape.v_off = attn_kv_bytes(&shape);
@@ -148,7 +150,7 @@ static int test_attn(struct bench *b, enum kv_dtype dtype) {
         return ERR_NOMEM;
     }
     memset(mem, 0xff, PAGES * page_bytes); /* NaNs where nothing was stored */
-    uint8_t *pages[PAGES] = {mem, mem + page_bytes, mem + 2 * page_bytes};
+    uint8_t *pages[PAGES] = {mem, mem + page_bytes};
     float *q = qkv, *k = q + N * N_HEAD * D, *v = k + N * N_KV * D, *out = v + N * N_KV * D;
     fill(b, q, N * N_HEAD * D);
     fill(b, k, N * N_KV * D);
@@ -188,7 +190,7 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
         return ERR_NOMEM;
     b->ops = ops;
     b->digest = digest_new();
-    struct attn_scratch_cfg cfg = {.n_head = 6, .n_kv_head = 2, .head_dim = 16, .max_ctx = 48,
+    struct attn_scratch_cfg cfg = {.n_head = 6, .n_kv_head = 2, .head_dim = 48, .max_ctx = 48,
                                    .max_seqs = 1, .n_threads = 1};
     int rv = b->digest ? 0 : ERR_NOMEM;
     if (rv == 0)
@@ -209,8 +211,8 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
 
 /* Contract version 1. A change of any bit above needs a new version and a new constant. */
 static const uint8_t golden[DIGEST_BYTES] = {
-    0xb6, 0x98, 0xd4, 0x30, 0xf0, 0x8b, 0x48, 0x4b, 0x2d, 0x8b, 0xec, 0x77, 0x59, 0x2d, 0x56, 0x83,
-    0xb7, 0x76, 0x71, 0xb5, 0xc9, 0x2e, 0x79, 0x50, 0x1a, 0x19, 0x3a, 0x4b, 0xe7, 0x3d, 0xd5, 0x34,
+    0x91, 0x98, 0xf3, 0xb4, 0x40, 0x6e, 0xbd, 0x57, 0x56, 0xe8, 0xf9, 0xc8, 0xe0, 0xc4, 0xee, 0x58,
+    0x44, 0x38, 0x4c, 0x17, 0xc7, 0x6b, 0xad, 0x98, 0x30, 0x1d, 0x8b, 0xb9, 0x49, 0x37, 0x4e, 0xed,
 };
 
 const uint8_t *kern_selftest_golden(void) {

@@ -198,6 +198,29 @@ static void test_peaked_scores_give_the_winner(void **state) {
     world_close(&w);
 }
 
+/* Where exp ends: the winner's V is 0, so what shines through is the other positions' probability. */
+static void test_probability_ends_at_minus_60(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {14};
+    struct world w;
+    struct attn_shape s = {1, 1, 16, 16, KV_F32, 1.0f, 0, 0};
+    world_open(&w, &r, s, 20);
+    for (size_t k = 0; k < n_tables; k++)
+        for (int inside = 0; inside < 2; inside++) {
+            for (size_t i = 0; i < 20 * 16; i++) {
+                w.q[i] = i % 16 == 0 ? 1.0f : 0.0f;
+                w.k[i] = i / 16 == 19 ? 100.0f : inside ? 40.5f : 39.5f;
+                w.v[i] = i / 16 == 19 ? 0.0f : 1.0f;
+            }
+            world_run(&w, t[k], NULL, 20);
+            for (size_t d = 0; d < 16; d++)
+                assert_int_equal(w.out[19 * 16 + d] > 0.0f, inside);
+        }
+    world_close(&w);
+}
+
 /* The contract's order, written out for one head without the reference's helpers. */
 static void test_order_of_sums_is_the_contract(void **state) {
     (void)state;
@@ -270,6 +293,7 @@ int main(void) {
         cmocka_unit_test(test_output_depends_on_neither_chunk_nor_table_nor_team),
         cmocka_unit_test(test_row_never_sees_what_comes_later),
         cmocka_unit_test(test_peaked_scores_give_the_winner),
+        cmocka_unit_test(test_probability_ends_at_minus_60),
         cmocka_unit_test(test_order_of_sums_is_the_contract),
         cmocka_unit_test(test_batch_of_sequences_equals_single_calls),
     };
