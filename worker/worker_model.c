@@ -97,7 +97,7 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
             return err_wrap(eb, rv, "--numerics blas");
     }
     m->max_ctx = cfg->max_context ? MIN(cfg->max_context, hp->n_ctx) : hp->n_ctx;
-    m->max_logit_rows = MAX(cfg->max_seqs, LOGIT_ROWS_MIN);
+    m->max_logit_rows = MIN(cfg->chunk_tokens, MAX(cfg->max_seqs, LOGIT_ROWS_MIN));
     m->page_bytes = model_page_bytes(m->model, cfg->block_tokens, m->kv_dtype);
     size_t stride = (m->page_bytes + 4095) / 4096 * 4096;
     m->n_pages = (uint32_t)MIN(cfg->kv_bytes / stride, (uint64_t)1 << 24);
