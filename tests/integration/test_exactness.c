@@ -5,13 +5,15 @@
  * Over {cold, own pages, fetched; each number of reused blocks} x chunk sizes x batches and slots x
  * threads x instruction sets x weight types x KV dtypes x page sizes x lengths, on tiny random models:
  * every pair of values, then random points of a printed seed. With INCIPIT_TEST_MODEL also a few points
- * on a real model. --long: twenty times as many.
+ * on a real model and, with --mkmodel, on copies of it in other weight types. --long: twenty times as many.
  *
  * Seen to fail (100 random points are enough) for each of: RMS lanes summed downwards, the second half of
  * a page's values added first, the softmax sum begun at its last tile, minimum before scale in one-row
  * products, and one-row tiles of the scalar float product summed from the last k. */
 #include <getopt.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/check.h"
 #include "tests/integration/exact_points.h"
@@ -124,8 +126,10 @@ static uint32_t below(uint64_t *rng, uint32_t n) {
     return (uint32_t)(exact_random(rng) % n);
 }
 
-/* The scalar kernels take seconds a hundred rows here, so the prompt is short and points are few. */
-static void real_model_points(struct exactness *x, const char *path, size_t n_points) {
+/* The scalar kernels take seconds a hundred rows here, minutes with float weights: so prompts are short,
+ * points few, and scalar ones fewer. */
+static void real_model_points(struct exactness *x, const char *path, const char *what, uint32_t n_tok,
+                              size_t n_points) {
     struct errbuf eb;
     struct model *m;
     const struct model_load_cfg load = {.path = path, .digest_cache_dir = ""};
@@ -134,29 +138,57 @@ static void real_model_points(struct exactness *x, const char *path, size_t n_po
         x->n_failed++;
         return;
     }
-    struct exact_ref r = {.model = m, .kv = KV_F16, .block_tok = 32, .n_tok = 101};
+    struct exact_ref r = {.model = m, .kv = KV_F16, .block_tok = 32, .n_tok = n_tok};
     exact_ref_open(&r, x->ops[0], 11);
     uint64_t rng = x->seed + 1;
     for (size_t i = 0; i < n_points; i++) {
-        /* Every fifth point scalar; the rest on whatever vector kernels are here. */
         size_t isa = i % 5 == 4 || x->n_ops == 1 ? 0 : 1 + below(&rng, x->n_ops - 1u);
         uint32_t threads = 1 + below(&rng, MAX_THREADS);
         const struct exact_conditions c = {
             .source = (enum exact_source)(i % N_SOURCES),
-            .reuse_blocks = 1 + below(&rng, 3),
+            .reuse_blocks = 1 + below(&rng, (n_tok - 1) / 32),
             .chunk = chunks[below(&rng, ARRAY_LEN(chunks))],
-            .batch = 1 + below(&rng, 4),
+            .batch = 1 + below(&rng, isa ? 4 : 1), /* companions cost what the judged one costs */
             .slot = below(&rng, 4),
             .threads = threads,
             .ops = x->ops[isa],
             .team = x->team[threads - 1],
             .seed = exact_random(&rng),
         };
-        judge(x, &r, &c, path);
+        judge(x, &r, &c, what);
     }
-    printf("%s: %zu points\n", m->hp.name, n_points);
+    printf("%s, %s: %zu points\n", m->hp.name, what, n_points);
     exact_ref_close(&r);
     model_free(m);
+}
+
+/* Another weight type of the same model, by mkmodel. */
+static void real_copy_points(struct exactness *x, const char *mkmodel, const char *from,
+                             const char *type, size_t n_points) {
+    char path[] = "/tmp/exactness-XXXXXX";
+    int fd = mkstemp(path), status = -1;
+    CHECK(fd >= 0);
+    (void)close(fd);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl(mkmodel, mkmodel, "--from", from, "--type", type, path, (char *)NULL);
+        _exit(127);
+    }
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    real_model_points(x, path, type, 41, n_points);
+    (void)unlink(path);
+}
+
+static void real_models(struct exactness *x, const char *mkmodel, size_t n_points) {
+    static const char *const copies[] = {"q8_0", "q4_0", "f16"};
+    const char *path = getenv("INCIPIT_TEST_MODEL");
+    if (!path || !*path) {
+        printf("INCIPIT_TEST_MODEL is not set: tiny models only\n");
+        return;
+    }
+    real_model_points(x, path, "as it is", 101, n_points);
+    for (size_t i = 0; mkmodel && i < ARRAY_LEN(copies); i++)
+        real_copy_points(x, mkmodel, path, copies[i], n_points * 2 / 5);
 }
 
 /* Numerics blas promises the same for rows that are not generated: any chunk, batch, slot and number of
@@ -234,9 +266,11 @@ int main(int argc, char **argv) {
         {"long", no_argument, NULL, 'l'},
         {"points", required_argument, NULL, 'p'},
         {"seed", required_argument, NULL, 's'},
+        {"mkmodel", required_argument, NULL, 'm'},
         {NULL, 0, NULL, 0},
     };
     static struct exactness x;
+    const char *mkmodel = NULL;
     size_t n_random = 500, n_real = 10;
     x.seed = (uint64_t)time(NULL);
     for (int c; (c = getopt_long(argc, argv, "", opts, NULL)) != -1;) {
@@ -246,6 +280,8 @@ int main(int argc, char **argv) {
             n_random = strtoul(optarg, NULL, 10);
         else if (c == 's')
             x.seed = strtoull(optarg, NULL, 10);
+        else if (c == 'm')
+            mkmodel = optarg;
         else
             return 2;
     }
@@ -254,11 +290,7 @@ int main(int argc, char **argv) {
     open_all(&x);
     tiny_points(&x, n_random);
     blas_points(&x, n_random / 5);
-    const char *path = getenv("INCIPIT_TEST_MODEL");
-    if (path && *path)
-        real_model_points(&x, path, n_real);
-    else
-        printf("INCIPIT_TEST_MODEL is not set: tiny models only\n");
+    real_models(&x, mkmodel, n_real);
     close_all(&x);
     printf("%zu points run, %zu failed\n", x.n_run, x.n_failed);
     return x.n_failed ? 1 : 0;
