@@ -247,7 +247,7 @@ static void scripted_close(struct scripted *s, bool node_is_open) {
 
 static void test_node_killed_after_each_number_of_blocks(void **state) {
     (void)state;
-    for (uint32_t n = 1; n < N_BLOCKS; n += 2) {
+    for (uint32_t n = 1; 2 * n < N_BLOCKS; n++) {
         struct scripted s;
         struct answer x;
         scripted_open(&s, FETCH_ALWAYS);
