@@ -37,7 +37,7 @@ void test_loop_teardown(struct test_loop *t) {
     uv_run(&t->loop, UV_RUN_NOWAIT);
     if (uv_loop_close(&t->loop) != 0) {
         uv_walk(&t->loop, print_handle, NULL);
-        CHECK(!"handles are still alive");
+        UNREACHABLE("handles are still alive");
     }
 }
 
