@@ -1,0 +1,31 @@
+/* api_priv.h - shared by the files of worker/api. */
+#pragma once
+
+#include "worker/api/http_openai.h"
+#include "worker/api/openai_render.h"
+
+struct api_key { /* a line of --api-key-file */
+    uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the key */
+    uint8_t salt[BLOCK_SALT_BYTES];
+    bool has_salt;
+};
+
+struct http_openai {
+    struct http_openai_cfg cfg;
+    struct api_key *keys; /* [n_keys] */
+    size_t n_keys;
+    struct list calls; /* open generations */
+    uv_timer_t keepalive;
+    uint64_t next_id;
+    uint64_t started_s; /* "created" of the model */
+    void (*close_cb)(void *arg);
+    void *close_arg;
+};
+
+/* True: the request may go on, *ret_key is its key (NULL without keys). False: it was answered with 401. */
+bool api_authorize(struct http_openai *h, struct http_req *r, const struct api_key **ret_key);
+int api_keys_load(struct http_openai *h, const char *path, struct errbuf *eb);
+
+/* api_text.c */
+void api_on_tokenize(struct http_req *r, void *arg);
+void api_on_detokenize(struct http_req *r, void *arg);
