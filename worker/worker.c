@@ -14,6 +14,7 @@
 #include "common/http_metrics.h"
 #include "common/loop_work.h"
 #include "proto/rpc_sock.h"
+#include "worker/api/http_openai.h"
 #include "worker/kv/kv_remote.h"
 #include "worker/sched/engine.h"
 #include "worker/worker_config.h"
@@ -40,7 +41,8 @@ struct worker {
     struct engine *engine;
     struct http_metrics_source sources[2];
     struct http_metrics *http_metrics;
-    struct http_route routes[HTTP_METRICS_ROUTES];
+    struct http_openai *api;
+    struct http_route routes[HTTP_METRICS_ROUTES + HTTP_OPENAI_ROUTES];
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
     bool is_serving;
@@ -206,8 +208,30 @@ static int open_metrics(struct worker *w, struct errbuf *eb) {
     return rv < 0 ? err_set(eb, rv, "metrics: %s", err_text(rv)) : 0;
 }
 
+static int open_api(struct worker *w, struct errbuf *eb) {
+    const struct http_openai_cfg ac = {
+        .loop = w->svc->loop,
+        .clk = w->svc->clk,
+        .log = w->svc->log,
+        .engine = w->engine,
+        .work = w->work,
+        .tok = w->m.tok,
+        .chat = w->m.chat,
+        .chat_error = w->m.chat_error,
+        .model_name = w->m.name,
+        .worker_name = w->name,
+        .max_ctx = w->m.max_ctx,
+        .block_tok = w->cfg->block_tokens,
+        .namespace_digest = w->m.ns.digest,
+        .api_key_file = w->cfg->api_key_file,
+        .debug_logits = w->cfg->debug_logits,
+    };
+    return http_openai_open(&w->api, &ac, eb);
+}
+
 static int open_http(struct worker *w, struct errbuf *eb) {
     http_metrics_routes(w->http_metrics, w->routes);
+    http_openai_routes(w->api, w->routes + HTTP_METRICS_ROUTES);
     char host[300];
     snprintf(host, sizeof(host), "%s%s", w->listen.is_unix ? "unix:" : "", w->listen.host);
     const struct http_server_cfg hc = {
@@ -270,6 +294,8 @@ static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
     if (rv == 0)
         rv = open_metrics(w, eb);
     if (rv == 0)
+        rv = open_api(w, eb);
+    if (rv == 0)
         rv = open_http(w, eb);
     if (rv < 0)
         return start_failed(w, rv);
@@ -299,6 +325,8 @@ static void on_rest_closed(void *data) {
 static void close_rest(struct worker *w) {
     if (w->client)
         kv_client_close(TAKE_PTR(w->client), on_rest_closed, w);
+    if (w->api)
+        http_openai_close(TAKE_PTR(w->api), on_rest_closed, w);
     if (w->http_metrics)
         http_metrics_close(TAKE_PTR(w->http_metrics), on_rest_closed, w);
     if (w->work)
