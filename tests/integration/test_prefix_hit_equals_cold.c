@@ -24,9 +24,9 @@
 struct fixture {
     uv_loop_t loop;
     struct tiny_model tiny;
-    struct worker_config cfg;
+    struct worker_config cfg_owned, cfg; /* cfg: a copy with this test's values */
     struct worker_model m;
-    struct cachesvc_config node_cfg;
+    struct cachesvc_config node_cfg_owned, node_cfg;
     struct cachesvc *node;
     char addr[64];
     int32_t tok[N_PROMPT];
@@ -35,6 +35,7 @@ struct fixture {
 };
 
 static const uint32_t types[] = {0 /* F32 */, 1 /* F16 */, 3 /* Q4_1 */, 8 /* Q8_0 */};
+#define N_TYPES (ARRAY_LEN(types) + (getenv("INCIPIT_TEST_MODEL") != NULL))
 
 static void on_node_closed(void *arg) {
     ((struct fixture *)arg)->closed = true;
@@ -61,19 +62,28 @@ static void ask(struct worker_fx *w, struct answer *a, const struct fixture *f, 
     worker_fx_wait(w, a);
 }
 
+#define TYPE_REAL UINT32_MAX /* the model that INCIPIT_TEST_MODEL names */
+
 static void fixture_open(struct fixture *f, uint32_t type) {
     static const char *const listen[] = {"127.0.0.1:0"};
-    struct tiny_spec spec = tiny_spec_of(type);
     struct errbuf eb = {{0}};
     struct worker_fx w;
     memset(f, 0, sizeof(*f));
     CHECK(uv_loop_init(&f->loop) == 0);
-    tiny_model_file(&f->tiny, &spec);
-    CHECK(cfg_defaults(worker_config_table(), &f->cfg) == 0);
-    f->cfg.model = f->tiny.path;
+    CHECK(cfg_defaults(worker_config_table(), &f->cfg_owned) == 0);
+    CHECK(cfg_defaults(cachesvc_config_table(), &f->node_cfg_owned) == 0);
+    f->cfg = f->cfg_owned;
+    f->node_cfg = f->node_cfg_owned;
+    if (type == TYPE_REAL) {
+        f->cfg.model = getenv("INCIPIT_TEST_MODEL");
+    } else {
+        struct tiny_spec spec = tiny_spec_of(type);
+        tiny_model_file(&f->tiny, &spec);
+        f->cfg.model = f->tiny.path;
+    }
     f->cfg.block_tokens = B;
     f->cfg.chunk_tokens = 24;
-    f->cfg.kv_bytes = 4 << 20;
+    f->cfg.kv_bytes = 32 << 20;
     f->cfg.threads = 1;
     f->cfg.digest_cache = "none";
     if (worker_model_load(&f->m, &f->cfg, NULL, &eb) < 0)
@@ -81,7 +91,6 @@ static void fixture_open(struct fixture *f, uint32_t type) {
     assert_true(f->m.numerics_ok);
     for (uint32_t i = 0; i < N_PROMPT; i++)
         f->tok[i] = (int32_t)(sample_random(3, i) % 256);
-    CHECK(cfg_defaults(cachesvc_config_table(), &f->node_cfg) == 0);
     f->node_cfg.listen.v = listen;
     f->node_cfg.listen.n = 1;
     f->node_cfg.http_listen = "";
@@ -98,7 +107,10 @@ static void fixture_close(struct fixture *f) {
     worker_model_free(&f->m);
     uv_run(&f->loop, UV_RUN_DEFAULT);
     CHECK(uv_loop_close(&f->loop) == 0);
-    remove(f->tiny.path);
+    cfg_free(worker_config_table(), &f->cfg_owned);
+    cfg_free(cachesvc_config_table(), &f->node_cfg_owned);
+    if (f->tiny.path[0])
+        remove(f->tiny.path);
 }
 
 static void expect_cold(const struct fixture *f, const struct answer *a) {
@@ -110,11 +122,11 @@ static void expect_cold(const struct fixture *f, const struct answer *a) {
 
 static void test_hit_on_another_worker_equals_cold(void **state) {
     (void)state;
-    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+    for (size_t t = 0; t < N_TYPES; t++) {
         struct fixture f;
         struct worker_fx a, b;
         struct answer first, hit, again;
-        fixture_open(&f, types[t]);
+        fixture_open(&f, t < ARRAY_LEN(types) ? types[t] : TYPE_REAL);
         node_open(&f);
         worker_fx_open(&a, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
         worker_fx_open(&b, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
