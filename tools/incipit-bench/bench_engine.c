@@ -5,6 +5,7 @@
  * pp N and tg N @ d C, and as there no sampling. Every repetition measures all points of ours and then all
  * of the peer's, so that both see the same minutes of the machine. */
 #include <getopt.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "tools/incipit-bench/bench.h"
@@ -249,13 +250,15 @@ static int run(const struct engine_opts *o, struct engine *e, struct bench_repor
     bench_fact(r, "chunk", "%u", o->chunk);
     prefill(e, MIN(e->max_ctx, e->chunk)); /* warms caches and clocks; not counted */
     for (uint32_t i = 0; i < o->reps; i++) {
-        fprintf(stderr, "\rrepetition %u of %u", i + 1, o->reps);
+        if (isatty(2))
+            fprintf(stderr, "\rrepetition %u of %u", i + 1, o->reps);
         measure_ours(e, o, r);
         rv = o->llama_bench ? measure_peer(o, r, eb) : 0;
         if (rv < 0)
             return rv;
     }
-    fputs("\r", stderr);
+    if (isatty(2))
+        fputs("\r", stderr);
     return 0;
 }
 

@@ -60,6 +60,29 @@ static int wait_ready(struct bench_node *n, uint16_t http, struct errbuf *eb) {
     return err_set(eb, ERR_TIMEOUT, "the cache node was not ready within %d s", READY_TIMEOUT_S);
 }
 
+static uint64_t resident_pages(int pid) {
+    char path[32], text[64] = "";
+    snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+    FILE *f = fopen(path, "r");
+    unsigned long long total, resident = 0;
+    if (f && fgets(text, sizeof(text), f) && sscanf(text, "%llu %llu", &total, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident;
+}
+
+/* The node touches its memory in the background after it is ready; until that ends it may answer BUSY
+ * and competes for memory. It has ended when the resident size stands still. */
+static void wait_touched(const struct bench_node *n) {
+    uint64_t before = 0, now;
+    const uint64_t end = clock_mono_ns(clock_real()) + READY_TIMEOUT_S * NS_PER_S;
+    while ((now = resident_pages(n->pid)) != before && clock_mono_ns(clock_real()) < end) {
+        before = now;
+        nanosleep(&(struct timespec){.tv_nsec = 400 * 1000 * 1000}, NULL);
+    }
+}
+
 /* ../../cachesvc/incipit-cachesvc from our own program's folder, when it is there. */
 static const char *find_program(char *buf, size_t cap) {
     const ssize_t n = readlink("/proc/self/exe", buf, cap - 1);
@@ -108,7 +131,10 @@ int bench_node_start(struct bench_node *n, const char *program, uint64_t ram_byt
         return err_set(eb, -errno, "fork");
     if (n->pid == 0)
         exec_node(n, program ? program : find_program(path, sizeof(path)), http, ram_bytes);
-    return wait_ready(n, http, eb);
+    const int rv = wait_ready(n, http, eb);
+    if (rv == 0)
+        wait_touched(n);
+    return rv;
 }
 
 void bench_node_stop(struct bench_node *n) {

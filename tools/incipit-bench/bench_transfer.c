@@ -214,6 +214,8 @@ static void on_put(void *arg, int rv, const struct kv_put_res *res) {
     struct transfer *t = arg;
     t->rv = rv;
     t->n_good = res ? res->n_stored : 0;
+    for (uint32_t i = 0; res && i < t->n && t->rv == 0; i++)
+        t->rv = res->status[i]; /* why the first one was not stored */
     t->done = true;
 }
 
@@ -232,7 +234,7 @@ static double timed(struct transfer *t, const char *what, int started, uint64_t 
     rv = rv < 0 ? rv : t->rv;
     if (rv == 0 && t->n_good == t->n)
         return s;
-    err_set(eb, rv, "%s: %u of %u blocks", what, t->n_good, t->n);
+    err_set(eb, rv, "%s: %u of %u blocks, %s", what, t->n_good, t->n, err_text(rv));
     return -1;
 }
 
