@@ -7,10 +7,20 @@ static int step(void *ctx, const struct fwd_seq *seqs, uint32_t n) {
     return fwd_step(ctx, seqs, n);
 }
 
+static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
+    struct worker_fx *w = arg;
+    (void)node;
+    (void)err;
+    (void)text;
+    if (state == KV_NODE_UP)
+        breaker_init(&w->remote.breaker);
+}
+
 static void open_client(struct worker_fx *w, const char *addr) {
     uint32_t ns;
     const struct kv_client_cfg cc = {
-        .addrs = &addr, .n_addrs = 1, .role = MSG_ROLE_WORKER, .n_data_conns = 2, .backoff_min_ms = 20};
+        .addrs = &addr, .n_addrs = 1, .role = MSG_ROLE_WORKER, .n_data_conns = 2, .backoff_min_ms = 20,
+        .on_node = on_node, .on_node_arg = w};
     CHECK(kv_client_open(&w->client, w->loop, &cc, NULL) == 0);
     struct kv_namespace nsd = {
         .descriptor = w->m->ns.text,

@@ -259,14 +259,11 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
     engine_post(e, s, fill_fetch, NULL);
 }
 
-/* Blocks came, or the fetch ended. */
-static void on_arrivals(struct engine *e, struct gen_seq *s) {
-    if (sm_at(&s->sm) == SEQ_DONE)
-        return;
-    s->f_last_ns = now_ns(e);
+/* Takes up what a fetch has brought; ends it when the rest is of no use. */
+static void absorb(struct engine *e, struct gen_seq *s) {
     if (!gen_seq_absorb(s, e->index, e->cfg.block_tok))
         return;
-    op_cancel(e, s, false); /* nothing more of it is of use */
+    op_cancel(e, s, false);
     if (sm_at(&s->sm) == SEQ_FETCH)
         become_ready(s);
 }
@@ -343,8 +340,10 @@ static void read_mail(struct engine *e, struct gen_seq *s, const struct seq_mail
     bool news = s->n_seen < m->n_arrived;
     for (; s->n_seen < m->n_arrived; s->n_seen++)
         gen_seq_fetch_mark(s, s->arrived[s->n_seen].i, s->arrived[s->n_seen].rv);
-    if (news)
-        on_arrivals(e, s);
+    if (news && sm_at(&s->sm) != SEQ_DONE) {
+        s->f_last_ns = now_ns(e);
+        absorb(e, s);
+    }
     if (m->cancel)
         finish(e, s, FINISH_CANCELED);
     if (m->fetch_end)
@@ -492,11 +491,10 @@ static void after_step(struct engine *e, struct gen_seq *s, const struct fwd_seq
     uint32_t pos0 = s->pos;
     s->pos += f->n_tok;
     after_rows(e, s);
-    if (!f->n_logits) {
-        if (s->op_active && s->f_n)
-            on_arrivals(e, s);
+    if (prefill && s->op_active && s->f_n)
+        absorb(e, s); /* a block that came out of order may follow now, or all of them are overtaken */
+    if (!f->n_logits)
         return;
-    }
     if (prefill && s->p->pub.prompt_logprobs)
         gen_seq_score(s, e->sampler, f->logits, e->cfg.fwd.n_vocab, pos0, f->n_tok);
     if (prefill && s->pos < s->n_prompt)
