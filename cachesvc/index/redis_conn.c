@@ -1,0 +1,429 @@
+#include "cachesvc/index/redis_conn.h"
+
+#include <hiredis/async.h>
+#include <hiredis/hiredis.h>
+#include <stdlib.h>
+#include <uv.h>
+
+#include "common/check.h"
+#include "common/clock.h"
+#include "common/sm.h"
+#include "common/str.h"
+
+#define TICK_MS 50u
+
+enum { RC_WAIT, RC_RESOLVE, RC_CONNECT, RC_LOGIN, RC_UP, RC_CLOSING, RC_NR };
+static const struct sm_state rc_states[RC_NR] = {
+    [RC_WAIT] = {"wait", SM_INITIAL, BIT(RC_RESOLVE) | BIT(RC_CONNECT) | BIT(RC_CLOSING)},
+    [RC_RESOLVE] = {"resolve", 0, BIT(RC_CONNECT) | BIT(RC_WAIT) | BIT(RC_CLOSING)},
+    [RC_CONNECT] = {"connect", 0, BIT(RC_LOGIN) | BIT(RC_WAIT) | BIT(RC_CLOSING)},
+    [RC_LOGIN] = {"login", 0, BIT(RC_UP) | BIT(RC_WAIT) | BIT(RC_CLOSING)},
+    [RC_UP] = {"up", 0, BIT(RC_WAIT) | BIT(RC_CLOSING)},
+    [RC_CLOSING] = {"closing", SM_FINAL, 0},
+};
+
+/* One attempt: the poll handle outlives the hiredis context by its close callback. */
+struct redis_io {
+    uv_poll_t poll;
+    redisAsyncContext *ac; /* NULL after hiredis has let go of it */
+    int events;
+    struct redis_conn *c;
+};
+
+struct redis_conn {
+    uv_loop_t *loop;
+    struct redis_conn_cfg cfg;
+    char *host, *path; /* path: a Unix socket, else NULL */
+    int port;
+    char *user, *password; /* NULL: none */
+    uv_timer_t tick;
+    uv_getaddrinfo_t resolve;
+    struct sm sm;
+    struct redis_io *io; /* the attempt or connection of now */
+    uint32_t live;       /* tick, resolve under way, poll handles: the memory goes at zero */
+    uint32_t backoff_ms, outstanding, login_left;
+    uint64_t deadline_ns;   /* of the present state; UP: of the next answer; 0: none */
+    char why[128];
+    void (*close_cb)(void *arg);
+    void *close_arg;
+};
+
+struct pending { /* privdata of a command */
+    struct redis_conn *c;
+    redis_reply_cb cb;
+    void *arg;
+    uint64_t tag;
+};
+
+static void begin(struct redis_conn *c);
+static void drop(struct redis_conn *c, const char *why);
+
+/* ---- memory ---- */
+
+static void conn_free(struct redis_conn *c) {
+    if (c->password)
+        explicit_bzero(c->password, strlen(c->password));
+    free(c->host);
+    free(c->path);
+    free(c->user);
+    free(c->password);
+    free(c);
+}
+
+static void release(struct redis_conn *c) {
+    if (--c->live)
+        return;
+    void (*cb)(void *arg) = c->close_cb;
+    void *arg = c->close_arg;
+    conn_free(c);
+    if (cb)
+        cb(arg);
+}
+
+static void set_deadline(struct redis_conn *c, uint32_t ms) {
+    c->deadline_ns = uv_hrtime() + ms * NS_PER_MS;
+}
+
+/* ---- hiredis' events on uv_poll ---- */
+
+static void on_poll(uv_poll_t *p, int status, int events) {
+    struct redis_io *io = p->data;
+    if (io->ac && (status < 0 || (events & UV_READABLE)))
+        redisAsyncHandleRead(io->ac); /* finds the error by itself */
+    if (io->ac && status == 0 && (events & UV_WRITABLE))
+        redisAsyncHandleWrite(io->ac);
+}
+
+static void watch(struct redis_io *io, int add, int del) {
+    io->events = (io->events | add) & ~del;
+    if (uv_is_closing((uv_handle_t *)&io->poll))
+        return;
+    if (io->events)
+        uv_poll_start(&io->poll, io->events, on_poll);
+    else
+        uv_poll_stop(&io->poll);
+}
+static void add_read(void *io) {
+    watch(io, UV_READABLE, 0);
+}
+static void del_read(void *io) {
+    watch(io, 0, UV_READABLE);
+}
+static void add_write(void *io) {
+    watch(io, UV_WRITABLE, 0);
+}
+static void del_write(void *io) {
+    watch(io, 0, UV_WRITABLE);
+}
+
+static void on_poll_closed(uv_handle_t *h) {
+    struct redis_io *io = h->data;
+    struct redis_conn *c = io->c;
+    free(io);
+    release(c);
+}
+
+/* hiredis frees its context, whoever asked for it: by now every pending command has had its callback. */
+static void on_cleanup(void *data) {
+    struct redis_io *io = data;
+    struct redis_conn *c = io->c;
+    io->ac = NULL;
+    uv_close((uv_handle_t *)&io->poll, on_poll_closed);
+    if (c->io != io)
+        return;
+    c->io = NULL;
+    if (sm_at(&c->sm) != RC_CLOSING && sm_at(&c->sm) != RC_WAIT)
+        drop(c, "connection closed");
+}
+
+/* Ends the attempt or connection of now. hiredis calls the pending callbacks back with NULL, so io is taken
+ * off first: they see a connection that is down. */
+static void cut(struct redis_conn *c) {
+    struct redis_io *io = TAKE_PTR(c->io);
+    if (io && io->ac)
+        redisAsyncFree(io->ac);
+}
+
+static void drop(struct redis_conn *c, const char *why) {
+    snprintf(c->why, sizeof(c->why), "%s", why);
+    sm_move(&c->sm, RC_WAIT);
+    c->backoff_ms = c->backoff_ms ? MIN(c->backoff_ms * 2, c->cfg.backoff_max_ms) : c->cfg.backoff_min_ms;
+    /* A quarter of jitter, so that the nodes of a pool do not come back in step. */
+    set_deadline(c, c->backoff_ms + (uint32_t)(uv_hrtime() >> 10) % (c->backoff_ms / 4 + 1));
+    cut(c);
+    if (c->cfg.on_down)
+        c->cfg.on_down(c->cfg.arg, c->why);
+}
+
+/* ---- commands ---- */
+
+static void on_reply(redisAsyncContext *ac, void *reply, void *privdata) {
+    struct pending *p = privdata;
+    struct redis_conn *c = p->c;
+    (void)ac;
+    c->outstanding--;
+    if (reply)
+        set_deadline(c, c->cfg.reply_timeout_ms);
+    if (p->cb)
+        p->cb(p->arg, p->tag, reply);
+    free(p);
+}
+
+static int send_cmd(struct redis_conn *c, int argc, const char *const *argv, const size_t *len,
+                    redis_reply_cb cb, void *arg, uint64_t tag) {
+    struct pending *p = malloc(sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    *p = (struct pending){c, cb, arg, tag};
+    if (redisAsyncCommandArgv(c->io->ac, on_reply, p, argc, (const char **)(uintptr_t)argv, len) != REDIS_OK) {
+        free(p);
+        return ERR_UNAVAILABLE;
+    }
+    if (c->outstanding++ == 0)
+        set_deadline(c, c->cfg.reply_timeout_ms);
+    return 0;
+}
+
+int redis_conn_cmd(struct redis_conn *c, int argc, const char *const *argv, const size_t *len,
+                   redis_reply_cb cb, void *arg, uint64_t tag) {
+    if (!redis_conn_is_up(c))
+        return ERR_UNAVAILABLE;
+    return send_cmd(c, argc, argv, len, cb, arg, tag);
+}
+
+bool redis_conn_is_up(const struct redis_conn *c) {
+    return sm_at(&c->sm) == RC_UP && c->io;
+}
+
+uint32_t redis_conn_outstanding(const struct redis_conn *c) {
+    return c->outstanding;
+}
+
+/* ---- connecting ---- */
+
+static void up(struct redis_conn *c) {
+    sm_move(&c->sm, RC_UP);
+    c->backoff_ms = 0;
+    if (c->cfg.on_up)
+        c->cfg.on_up(c->cfg.arg);
+}
+
+static void on_login(void *arg, uint64_t tag, const struct redisReply *r) {
+    struct redis_conn *c = arg;
+    if (sm_at(&c->sm) != RC_LOGIN || !r)
+        return;
+    if (r->type == REDIS_REPLY_ERROR) {
+        char why[128];
+        snprintf(why, sizeof(why), "%s: %.100s", tag ? "SELECT" : "AUTH", r->str);
+        drop(c, why);
+        return;
+    }
+    if (--c->login_left == 0)
+        up(c);
+}
+
+static int login_cmd(struct redis_conn *c, int argc, const char *const *argv, uint64_t tag) {
+    size_t len[3];
+    for (int i = 0; i < argc; i++)
+        len[i] = strlen(argv[i]);
+    c->login_left++;
+    return send_cmd(c, argc, argv, len, on_login, c, tag);
+}
+
+static void login(struct redis_conn *c) {
+    char db[16];
+    int rv = 0;
+    sm_move(&c->sm, RC_LOGIN);
+    set_deadline(c, c->cfg.connect_timeout_ms);
+    c->login_left = 0;
+    snprintf(db, sizeof(db), "%u", c->cfg.db);
+    if (c->password && c->user)
+        rv = login_cmd(c, 3, (const char *[]){"AUTH", c->user, c->password}, 0);
+    else if (c->password)
+        rv = login_cmd(c, 2, (const char *[]){"AUTH", c->password}, 0);
+    if (rv == 0) /* also a round trip when there is nothing to log in to: only an answer makes it up */
+        rv = login_cmd(c, 2, (const char *[]){"SELECT", db}, 1);
+    if (rv < 0)
+        c->deadline_ns = 0; /* given up by the next tick: hiredis does not allow it in here */
+}
+
+static void on_connect(const redisAsyncContext *ac, int status) {
+    struct redis_io *io = ac->data;
+    struct redis_conn *c = io->c;
+    if (c->io != io || sm_at(&c->sm) != RC_CONNECT)
+        return;
+    if (status == REDIS_OK) {
+        login(c);
+        return;
+    }
+    c->io = NULL; /* hiredis frees the context when this returns */
+    drop(c, ac->errstr ? ac->errstr : "connect failed");
+}
+
+static void attach(struct redis_conn *c, redisAsyncContext *ac) {
+    struct redis_io *io = ac && !ac->err ? calloc(1, sizeof(*io)) : NULL;
+    if (!io || uv_poll_init(c->loop, &io->poll, ac->c.fd) < 0) {
+        char why[128];
+        snprintf(why, sizeof(why), "%s", ac && ac->err ? ac->errstr : "out of memory");
+        free(io);
+        if (ac)
+            redisAsyncFree(ac);
+        drop(c, why);
+        return;
+    }
+    io->poll.data = io;
+    io->ac = ac;
+    io->c = c;
+    c->io = io;
+    c->live++;
+    ac->data = io;
+    ac->ev.data = io;
+    ac->ev.addRead = add_read;
+    ac->ev.delRead = del_read;
+    ac->ev.addWrite = add_write;
+    ac->ev.delWrite = del_write;
+    ac->ev.cleanup = on_cleanup;
+    redisAsyncSetConnectCallback(ac, on_connect); /* asks for writability */
+}
+
+static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *res) {
+    struct redis_conn *c = req->data;
+    char ip[64] = "";
+    if (status == 0 && res && res->ai_family == AF_INET)
+        uv_ip4_name((const struct sockaddr_in *)(const void *)res->ai_addr, ip, sizeof(ip));
+    else if (status == 0 && res && res->ai_family == AF_INET6)
+        uv_ip6_name((const struct sockaddr_in6 *)(const void *)res->ai_addr, ip, sizeof(ip));
+    uv_freeaddrinfo(res);
+    if (sm_at(&c->sm) == RC_RESOLVE) {
+        if (ip[0]) {
+            sm_move(&c->sm, RC_CONNECT);
+            attach(c, redisAsyncConnect(ip, c->port));
+        } else {
+            drop(c, status < 0 ? uv_strerror(status) : "name without address");
+        }
+    }
+    release(c);
+}
+
+static void begin(struct redis_conn *c) {
+    set_deadline(c, c->cfg.connect_timeout_ms);
+    if (c->path) {
+        sm_move(&c->sm, RC_CONNECT);
+        attach(c, redisAsyncConnectUnix(c->path));
+        return;
+    }
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    sm_move(&c->sm, RC_RESOLVE);
+    c->resolve.data = c;
+    int rv = uv_getaddrinfo(c->loop, &c->resolve, on_resolved, c->host, NULL, &hints);
+    if (rv < 0)
+        drop(c, uv_strerror(rv));
+    else
+        c->live++;
+}
+
+static void on_tick_closed(uv_handle_t *h) {
+    release(h->data);
+}
+
+static void finish_close(struct redis_conn *c) {
+    cut(c);
+    uv_cancel((uv_req_t *)&c->resolve);
+    uv_close((uv_handle_t *)&c->tick, on_tick_closed);
+}
+
+static void on_tick(uv_timer_t *t) {
+    struct redis_conn *c = t->data;
+    uint64_t now = uv_hrtime();
+    switch (sm_at(&c->sm)) {
+    case RC_WAIT:
+        if (now >= c->deadline_ns)
+            begin(c);
+        break;
+    case RC_UP:
+        if (c->outstanding && now >= c->deadline_ns)
+            drop(c, "no answer in time");
+        break;
+    case RC_CLOSING:
+        if (!c->outstanding || !c->io || now >= c->deadline_ns)
+            finish_close(c);
+        break;
+    case RC_RESOLVE: /* cannot be broken off safely; its callback goes on */
+        break;
+    default:
+        if (now >= c->deadline_ns)
+            drop(c, "connect timed out");
+        break;
+    }
+}
+
+/* ---- open and close ---- */
+
+static char *dup_or_null(const char *z, bool *oom) {
+    if (!z || !*z)
+        return NULL;
+    char *copy = strdup(z);
+    *oom |= !copy;
+    return copy;
+}
+
+/* "unix:PATH", "HOST:PORT", "[v6]:PORT" */
+static int set_addr(struct redis_conn *c, const char *addr, struct errbuf *eb) {
+    struct str s = str_of(addr);
+    bool oom = false;
+    if (str_starts(s, STR("unix:")) || str_starts(s, STR("/"))) {
+        c->path = dup_or_null(addr[0] == '/' ? addr : addr + 5, &oom);
+        return c->path ? 0 : err_set(eb, ERR_INVALID, "Redis address '%s' has no path", addr);
+    }
+    const char *colon = strrchr(addr, ':');
+    uint64_t port = 0;
+    if (!colon || colon == addr || str_to_u64(str_of(colon + 1), &port) < 0 || port == 0 || port > 65535)
+        return err_set(eb, ERR_INVALID, "Redis address '%s' is not HOST:PORT or unix:PATH", addr);
+    struct str host = {addr, (size_t)(colon - addr)};
+    if (host.n > 2 && host.p[0] == '[' && host.p[host.n - 1] == ']')
+        host = str_cut(host, 1, host.n - 2);
+    c->host = str_dup(host);
+    c->port = (int)port;
+    return c->host ? 0 : err_set(eb, ERR_NOMEM, "out of memory");
+}
+
+int redis_conn_open(struct redis_conn **ret, uv_loop_t *loop, const struct redis_conn_cfg *cfg,
+                    struct errbuf *eb) {
+    struct redis_conn *c = calloc(1, sizeof(*c));
+    if (!c)
+        return err_set(eb, ERR_NOMEM, "out of memory");
+    bool oom = false;
+    c->loop = loop;
+    c->cfg = *cfg;
+    c->cfg.connect_timeout_ms = cfg->connect_timeout_ms ? cfg->connect_timeout_ms : 2000;
+    c->cfg.reply_timeout_ms = cfg->reply_timeout_ms ? cfg->reply_timeout_ms : 5000;
+    c->cfg.backoff_min_ms = cfg->backoff_min_ms ? cfg->backoff_min_ms : 100;
+    c->cfg.backoff_max_ms = cfg->backoff_max_ms ? cfg->backoff_max_ms : 5000;
+    c->user = dup_or_null(cfg->user, &oom);
+    c->password = dup_or_null(cfg->password, &oom);
+    int rv = oom ? err_set(eb, ERR_NOMEM, "out of memory") : set_addr(c, cfg->addr, eb);
+    if (rv == 0 && c->user && !c->password)
+        rv = err_set(eb, ERR_INVALID, "a Redis user without a password");
+    if (rv == 0)
+        rv = uv_timer_init(loop, &c->tick);
+    if (rv < 0) {
+        conn_free(c);
+        return rv;
+    }
+    c->tick.data = c;
+    c->live = 1;
+    sm_init(&c->sm, rc_states, RC_NR, RC_WAIT); /* deadline 0: the first tick connects */
+    uv_timer_start(&c->tick, on_tick, 0, TICK_MS);
+    *ret = c;
+    return 0;
+}
+
+void redis_conn_close(struct redis_conn *c, uint32_t linger_ms, void (*cb)(void *arg), void *arg) {
+    bool was_up = redis_conn_is_up(c);
+    sm_move(&c->sm, RC_CLOSING);
+    c->close_cb = cb;
+    c->close_arg = arg;
+    set_deadline(c, linger_ms);
+    if (!was_up || !c->outstanding)
+        finish_close(c);
+}
