@@ -125,9 +125,8 @@ static int add_byte_syms(const struct tokenizer *t, struct merge_heap *h, const 
     merge_heap_clear(h);
     for (size_t i = 0; i < n; i++) {
         int32_t id = t->byte_id[(uint8_t)p[i]];
-        /* A vocabulary without this byte: the unknown token, else nothing, as the peers do. */
-        if (id < 0)
-            id = t->unk;
+        /* Some vocabularies lack a few bytes (SmolLM2's: U+0004 and other controls, private planes).
+         * They go, as in the peers; the unknown token would be a control token made by a user. */
         int rv = id < 0 ? 0 : merge_heap_add_sym(h, id, (uint32_t)i, 1);
         if (rv < 0)
             return rv;

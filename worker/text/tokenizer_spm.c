@@ -11,9 +11,10 @@
 /* Value of "<0xXX>", or -1. */
 static int byte_token_value(struct tok_str s) {
     uint8_t b;
-    if (s.len != 6 || memcmp(s.p, "<0x", 3) != 0 || s.p[5] != '>' || digest_unhex(s.p + 3, 1, &b) < 0)
+    if (s.len != 6 || memcmp(s.p, "<0x", 3) != 0 || s.p[5] != '>')
         return -1;
-    return b;
+    const char hex[3] = {s.p[3], s.p[4], '\0'};
+    return digest_unhex(hex, 1, &b) < 0 ? -1 : b;
 }
 
 static uint32_t spm_decode_piece(const struct tokenizer *t, struct tok_str text, int32_t type, char *ret) {
