@@ -100,7 +100,8 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
     (void)node;
     if (state == KV_NODE_UP) {
         log_info(w->svc->log, "cache node up", "node=%u", node);
-        breaker_init(&w->remote.breaker); /* another process, perhaps: tried at once */
+        if (w->engine)
+            engine_cache_is_back(w->engine); /* another process, perhaps, with less in it */
     } else if (state == KV_NODE_DOWN) {
         log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text='%s'", node,
                  err_name(err), text ? text : "");

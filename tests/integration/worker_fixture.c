@@ -12,8 +12,8 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
     (void)node;
     (void)err;
     (void)text;
-    if (state == KV_NODE_UP)
-        breaker_init(&w->remote.breaker);
+    if (state == KV_NODE_UP && w->engine)
+        engine_cache_is_back(w->engine);
 }
 
 static void open_client(struct worker_fx *w, const char *addr) {

@@ -69,6 +69,11 @@ void engine_cancel(struct engine *e, struct gen_request *r);
  * put_wait_ms have passed since. */
 void engine_drain(struct engine *e, uint64_t put_wait_ms, void (*cb)(void *data), void *data);
 
+/* A cache node came (back) up. It is tried at once whatever the breaker thought, and for a while requests
+ * that find everything in own pages look the chain up all the same, without waiting for the answer: what
+ * the node has lost is put again. */
+void engine_cache_is_back(struct engine *e);
+
 /* When the engine thread last went through its loop: at least every 250 ms and every forward pass. */
 uint64_t engine_heartbeat_ns(const struct engine *e);
 uint32_t engine_n_open(const struct engine *e); /* accepted and not done */

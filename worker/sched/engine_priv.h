@@ -25,6 +25,7 @@ struct engine {
     struct list in_seqs, in_puts;   /* to the engine: gen_seq.in.link, put_job.link */
     struct list out_seqs, out_puts; /* to the loop: gen_seq.out.link, put_job.link */
     struct prefix_rates fetch_news; /* of fetches, moved into rates */
+    uint64_t audit_until_ns; /* engine_cache_is_back() */
     bool stop;
 
     /* engine thread */
@@ -48,6 +49,7 @@ struct engine {
     struct put_job *put_jobs;  /* [n_put_jobs] */
     struct list put_free;
     uint32_t n_put_jobs, n_put_blocks; /* blocks in jobs that are out */
+    uint64_t audit_ns; /* a copy of audit_until_ns */
     bool loop_news; /* something was put into out_*: poke the loop */
 };
 

@@ -195,8 +195,6 @@ static void start_lookup(struct engine *e, struct gen_seq *s) {
     uint32_t deadline_ms = (uint32_t)(lookup_patience_ns(e, s) / NS_PER_MS) + 1;
     METRIC_INC(e->cfg.met, lookup_total);
     METRIC_ADD(e->cfg.met, lookup_blocks_total, s->n_lookup - s->pages.n);
-    METRIC_ADD(e->cfg.met, external_queries_total, s->n_prompt - s->pos);
-    sm_move(&s->sm, SEQ_LOOKUP);
     s->f_begin_ns = now_ns(e);
     s->op_active = true;
     s->op_canceled = false;
@@ -209,10 +207,14 @@ static void admit(struct engine *e, struct gen_seq *s) {
     e->n_admitted++;
     bool scoring = s->p->pub.prompt_logprobs;
     if (e->cfg.remote && !scoring && s->pages.n < s->n_lookup && e->cfg.fetch != FETCH_NEVER) {
+        METRIC_ADD(e->cfg.met, external_queries_total, s->n_prompt - s->pos);
+        sm_move(&s->sm, SEQ_LOOKUP);
         start_lookup(e, s);
         return;
     }
-    if (e->cfg.remote && s->pages.n) /* served from own pages: keep it hot at the service, too */
+    if (e->cfg.remote && s->pages.n && now_ns(e) < e->audit_ns)
+        start_lookup(e, s); /* nobody waits for it: does the service still have what is owned here? */
+    else if (e->cfg.remote && s->pages.n) /* served from own pages: keep it hot at the service, too */
         engine_post(e, s, fill_touch, NULL);
     become_ready(s);
 }
@@ -232,17 +234,18 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
     s->op_active = false;
     if (rv < 0 && rv != ERR_CANCELED)
         METRIC_INC(e->cfg.met, lookup_failed_total);
-    if (sm_at(&s->sm) != SEQ_LOOKUP) { /* late or finished */
+    if (rv == 0 && sm_at(&s->sm) != SEQ_DONE && first_absent < s->n_put) {
+        uint32_t n_put = s->n_put;
+        s->n_put = first_absent; /* owned here, lacking there: put it again */
+        engine_puts_add(e, s, n_put);
+    }
+    if (sm_at(&s->sm) != SEQ_LOOKUP) { /* late, finished, or nobody waited */
         release_if_over(e, s);
         return;
     }
     uint32_t have = s->pages.n, B = e->cfg.block_tok;
     uint32_t n = rv == 0 && n_prefix > have ? MIN(n_prefix, s->n_lookup) - have : 0;
     METRIC_ADD(e->cfg.met, lookup_resident_total, n);
-    if (rv == 0 && first_absent < s->n_put) {
-        s->n_put = first_absent; /* owned here, lacking there: put it again */
-        engine_puts_add(e, s, have);
-    }
     if (n && !prefix_decide_fetch(e->cfg.fetch, &e->rates, (uint64_t)n * e->cfg.fwd.page_bytes, n * B)) {
         METRIC_INC(e->cfg.met, fetch_declined_total);
         n = 0;
@@ -364,6 +367,7 @@ static bool take_mail(struct engine *e, uint64_t wait_ns) {
     }
     bool stop = e->stop;
     list_move(&e->in_puts, &puts);
+    e->audit_ns = e->audit_until_ns;
     e->rates.fetch_t0_ns = e->fetch_news.fetch_t0_ns;
     e->rates.fetch_ns_per_byte = e->fetch_news.fetch_ns_per_byte;
     struct list *l;

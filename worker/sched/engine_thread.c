@@ -13,6 +13,7 @@
 #define TICK_MS TOUCH_EVERY_MS
 /* Lateness ends a fetch long before; this only bounds a call that nobody waits for any more. */
 #define FETCH_DEADLINE_MS 60000u
+#define AUDIT_NS (60 * NS_PER_S)
 
 struct engine_loop {
     struct engine *e;
@@ -332,6 +333,15 @@ void engine_cancel(struct engine *e, struct gen_request *r) {
     (void)e;
     if (r->seq)
         cancel_seq(r->seq);
+}
+
+void engine_cache_is_back(struct engine *e) {
+    if (!e->cfg.remote)
+        return;
+    breaker_init(&e->cfg.remote->breaker);
+    pthread_mutex_lock(&e->lock);
+    e->audit_until_ns = clock_mono_ns(e->cfg.clk) + AUDIT_NS;
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* --- drain and close --- */

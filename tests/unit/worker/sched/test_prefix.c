@@ -264,6 +264,25 @@ static void test_owned_blocks_that_the_service_lost_are_put_again(void **state) 
     assert_true(fx.fake.block[fx.fake.n_blocks - 1].there);
 }
 
+static void test_node_that_came_back_empty_is_filled_from_own_pages(void **state) {
+    (void)state;
+    engine_fx_open(&fx);
+    (void)ask(SYS);
+    fx_wait_puts(&fx);
+    for (uint32_t i = 0; i < fx.fake.n_blocks; i++)
+        fx.fake.block[i].there = false;
+    fx.fake.n_put_blocks = 0;
+    assert_int_equal(ask(SYS).n_local, 48);
+    fx_wait_puts(&fx);
+    assert_int_equal(fx.fake.n_put_blocks, 2); /* the answer's blocks: nobody knows that the rest is gone */
+    engine_cache_is_back(fx.engine);
+    fx.fake.n_put_blocks = 0;
+    while (fx.fake.n_put_blocks < BLOCKS) {
+        assert_int_equal(ask(SYS).n_local, 48);
+        fx_wait_puts(&fx);
+    }
+}
+
 static void test_own_pages_are_touched_in_batches(void **state) {
     (void)state;
     engine_fx_open(&fx);
@@ -365,6 +384,7 @@ int main(void) {
         T(test_failed_put_drops_the_rest_of_the_chain),
         T(test_put_queue_is_bounded),
         T(test_owned_blocks_that_the_service_lost_are_put_again),
+        T(test_node_that_came_back_empty_is_filled_from_own_pages),
         T(test_own_pages_are_touched_in_batches),
         T(test_cancel_during_a_fetch_lets_go_of_pages),
         T(test_close_during_a_fetch),
