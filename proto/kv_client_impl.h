@@ -49,7 +49,8 @@ struct kv_node {
     struct kv_link links[KV_MAX_LINKS];
     uint32_t ns_handle[KV_MAX_NS]; /* the node's; 0: not registered in this session */
     uint64_t ns_req[KV_MAX_NS];
-    uv_timer_t timer; /* CONNECTING: handshake limit; DOWN: next attempt */
+    uv_timer_t timer; /* CONNECTING: handshake limit; DOWN: next attempt; UP: heartbeat of leases */
+    uint32_t n_leases; /* granted in this session and not given back */
     uv_getaddrinfo_t gai;
     bool gai_active;
     struct sockaddr_storage sa; /* resolved, for this attempt's connections */
@@ -226,6 +227,8 @@ void kv_node_open(struct kv_node *n);  /* takes the uv handles, starts */
 void kv_node_close(struct kv_node *n); /* live counter of the client falls as it goes */
 void kv_node_free(struct kv_node *n);  /* what init took */
 void kv_node_fail(struct kv_node *n, int err, const char *text);
+/* A lease was granted (+1) or given back (-1): while there are any, they are renewed. */
+void kv_node_count_lease(struct kv_node *n, int change);
 /* Answers to Hello and RegisterNamespace. */
 void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_t *msg);
 void kv_node_register(struct kv_node *n, uint32_t ns);

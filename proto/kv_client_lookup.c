@@ -73,6 +73,7 @@ static int on_lookup_frame(struct kv_part *p, struct kv_req *req, const struct w
         l->part[l->n].node = p->node->index;
         l->part[l->n].epoch_tag = p->node->epoch_tag;
         l->part[l->n++].lease_id = m.lease_id;
+        kv_node_count_lease(p->node, 1);
     }
     kv_part_end(p, 0);
     return 0;
@@ -222,8 +223,10 @@ void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32
     for (uint32_t i = 0; i < lease->n && !c->is_closing; i++) {
         struct kv_node *n = &c->nodes[lease->part[i].node];
         /* A lease ended with its session. */
-        if (n->state == KV_NODE_UP && n->epoch_tag == lease->part[i].epoch_tag)
-            send_release(c, n, lease->part[i].lease_id, used);
+        if (n->state != KV_NODE_UP || n->epoch_tag != lease->part[i].epoch_tag)
+            continue;
+        send_release(c, n, lease->part[i].lease_id, used);
+        kv_node_count_lease(n, -1);
     }
 }
 

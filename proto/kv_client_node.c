@@ -59,6 +59,7 @@ static void drop_links(struct kv_node *n) {
         if (l->conn)
             rpc_conn_close(TAKE_PTR(l->conn), on_conn_closed);
     }
+    n->n_leases = 0;
     memset(n->ns_handle, 0, sizeof(n->ns_handle));
     memset(n->ns_req, 0, sizeof(n->ns_req));
 }
@@ -104,9 +105,34 @@ void kv_node_fail(struct kv_node *n, int err, const char *text) {
     tell(n, err, text); /* last: it may close the client */
 }
 
+/* Without ids: every lease of the session. */
+static void send_heartbeat(struct kv_node *n) {
+    struct kv_client *c = n->client;
+    struct msg_heartbeat_req m = {0};
+    struct buf *out = kv_client_out(c);
+    if (wire_msg_heartbeat_req_encode(&c->scratch, &m, out) == 0)
+        kv_client_oneway(c, kv_node_control(n), WIRE_HEARTBEAT);
+}
+
+void kv_node_count_lease(struct kv_node *n, int change) {
+    uint32_t before = n->n_leases;
+    n->n_leases = change > 0 ? before + 1 : before - (before > 0);
+    uint64_t period_ms = n->hello.lease_ttl_ms / 3;
+    if (n->state != KV_NODE_UP || period_ms == 0)
+        return;
+    if (before == 0 && n->n_leases == 1) {
+        uv_update_time(n->client->loop);
+        uv_timer_start(&n->timer, on_timer, period_ms, period_ms);
+    } else if (n->n_leases == 0) {
+        uv_timer_stop(&n->timer);
+    }
+}
+
 static void on_timer(uv_timer_t *t) {
     struct kv_node *n = t->data;
-    if (n->state == KV_NODE_CONNECTING)
+    if (n->state == KV_NODE_UP)
+        send_heartbeat(n);
+    else if (n->state == KV_NODE_CONNECTING)
         kv_node_fail(n, ERR_TIMEOUT, "connect and handshake took too long");
     else
         attempt(n);

@@ -105,7 +105,8 @@ static int h_hello(void *arg, struct rpc_call *c, struct errbuf *eb) {
                                 .max_message_bytes = WIRE_MAX_MSG_BYTES,
                                 .max_payload_bytes = WIRE_MAX_PAYLOAD_BYTES,
                                 .max_ids = WIRE_MAX_IDS, .max_data_conns = 4,
-                                .lease_ttl_ms = 5000, .max_inflight = 64, .conn = is_join};
+                                .lease_ttl_ms = n->lease_ttl_ms, .max_inflight = 64,
+                                .conn = is_join};
     return REPLY(hello_res, &res);
 }
 
@@ -155,6 +156,12 @@ static int h_release(void *arg, struct rpc_call *c, struct errbuf *eb) {
     DECODE(release_req, m)
     n->n_open_leases -= m.lease_id != 0;
     struct msg_ack res = {.count = 1};
+    return REPLY(ack, &res);
+}
+
+static int h_heartbeat(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(heartbeat_req, m)
+    struct msg_ack res = {.count = n->n_open_leases};
     return REPLY(ack, &res);
 }
 
@@ -501,6 +508,7 @@ static const struct rpc_method methods[] = {
     {WIRE_LOOKUP, GRANT_HELLO, h_lookup, NULL, NULL},
     {WIRE_TOUCH, GRANT_HELLO, h_touch, NULL, NULL},
     {WIRE_RELEASE, GRANT_HELLO, h_release, NULL, NULL},
+    {WIRE_HEARTBEAT, GRANT_HELLO, h_heartbeat, NULL, NULL},
     {WIRE_FETCH, GRANT_DATA, h_fetch, NULL, NULL},
     {WIRE_CANCEL, GRANT_HELLO, h_cancel, NULL, NULL},
     {WIRE_PUT_BEGIN, GRANT_HELLO, h_put_begin, NULL, NULL},
@@ -531,7 +539,8 @@ static void on_gone(void *arg, struct rpc_conn *c) {
 }
 
 int fake_node_open(struct fake_node *n, uv_loop_t *loop, const char *addr, uint16_t node_id) {
-    *n = (struct fake_node){.loop = loop, .node_id = node_id, .corrupt_block = -1, .next_id = 1};
+    *n = (struct fake_node){.loop = loop, .node_id = node_id, .corrupt_block = -1, .next_id = 1,
+                            .lease_ttl_ms = 5000};
     list_init(&n->puts);
     list_init(&n->fetches);
     struct rpc_server_cfg cfg = {.methods = methods, .n_methods = ARRAY_LEN(methods), .arg = n,

@@ -52,6 +52,7 @@ struct fake_node {
     uint16_t fail_method;   /* this one gets fail_err */
     int fail_err;
     int32_t corrupt_block;  /* flip a byte of the n-th block sent from now on; -1: none */
+    uint32_t lease_ttl_ms;
     uint32_t fetch_limit;   /* blocks sent of one fetch before it hangs; 0: all */
 };
 

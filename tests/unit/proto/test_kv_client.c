@@ -355,6 +355,28 @@ static void test_lookup_lease_is_released_once(void **state) {
     assert_int_equal(f->nodes[0].n_open_leases, 0);
 }
 
+static void test_leases_are_renewed_until_given_back(void **state) {
+    struct fixture *f = *state;
+    f->nodes[0].lease_ttl_ms = 6;
+    open_client(f, NULL, 1);
+    run_until(f, &f->n_up, 1);
+    put_and_wait(f, 0, 10);
+    assert_int_equal(f->nodes[0].calls[WIRE_HEARTBEAT], 0);
+    assert_int_equal(do_lookup(f, 10, 0, MSG_LOOKUP_F_LEASE), 0);
+    uint64_t end = uv_hrtime() + 5000000000ull;
+    while (f->nodes[0].calls[WIRE_HEARTBEAT] < 3 && uv_hrtime() < end)
+        uv_run(&f->loop, UV_RUN_ONCE);
+    assert_true(f->nodes[0].calls[WIRE_HEARTBEAT] >= 3);
+    kv_client_release(f->client, &f->lease, 0);
+    while (f->nodes[0].calls[WIRE_RELEASE] == 0)
+        turn(f, 1);
+    uint32_t n = f->nodes[0].calls[WIRE_HEARTBEAT];
+    uint64_t later = uv_hrtime() + 20000000;
+    while (uv_hrtime() < later)
+        turn(f, 1);
+    assert_int_equal(f->nodes[0].calls[WIRE_HEARTBEAT], n);
+}
+
 static void test_lookup_canceled_gives_its_late_lease_back(void **state) {
     struct fixture *f = *state;
     put_and_wait(f, 0, 10);
@@ -639,6 +661,7 @@ int main(void) {
         T(test_fetch_flipped_bit_is_corrupt_and_only_that_block, setup_tcp),
         T(test_fetch_skips_blocks_without_destination, setup_tcp),
         T(test_lookup_lease_is_released_once, setup_tcp),
+        T(test_leases_are_renewed_until_given_back, setup_no_client),
         T(test_lookup_canceled_gives_its_late_lease_back, setup_tcp),
         T(test_lookup_no_answer_ends_at_deadline, setup_tcp),
         T(test_lookup_error_answer_is_its_code, setup_tcp),
