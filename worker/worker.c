@@ -42,7 +42,7 @@ struct worker {
     struct http_metrics_source sources[2];
     struct http_metrics *http_metrics;
     struct http_openai *api;
-    struct http_route routes[HTTP_METRICS_ROUTES + HTTP_OPENAI_ROUTES];
+    struct http_route routes[HTTP_METRICS_ROUTES + HTTP_OPENAI_ROUTES + 1]; /* and /health */
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
     bool is_serving;
@@ -233,6 +233,12 @@ static int open_api(struct worker *w, struct errbuf *eb) {
 static int open_http(struct worker *w, struct errbuf *eb) {
     http_metrics_routes(w->http_metrics, w->routes);
     http_openai_routes(w->api, w->routes + HTTP_METRICS_ROUTES);
+    /* The peers' name of /healthz. */
+    for (size_t i = 0; i < HTTP_METRICS_ROUTES; i++)
+        if (strcmp(w->routes[i].path, "/healthz") == 0) {
+            w->routes[ARRAY_LEN(w->routes) - 1] = w->routes[i];
+            w->routes[ARRAY_LEN(w->routes) - 1].path = "/health";
+        }
     char host[300];
     snprintf(host, sizeof(host), "%s%s", w->listen.is_unix ? "unix:" : "", w->listen.host);
     const struct http_server_cfg hc = {

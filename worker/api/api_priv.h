@@ -26,6 +26,10 @@ struct http_openai {
 bool api_authorize(struct http_openai *h, struct http_req *r, const struct api_key **ret_key);
 int api_keys_load(struct http_openai *h, const char *path, struct errbuf *eb);
 
+/* api_models.c */
+void api_on_models(struct http_req *r, void *arg);
+void api_on_model(struct http_req *r, void *arg); /* /v1/models/NAME */
+
 /* api_text.c */
 void api_on_tokenize(struct http_req *r, void *arg);
 void api_on_detokenize(struct http_req *r, void *arg);

@@ -11,7 +11,7 @@ struct text_job {
     struct chat_prompt prompt;
     struct tok_part part, *parts;
     size_t n_parts;
-    bool add_special, with_pieces;
+    bool add_special, with_pieces, with_strs;
     int32_t *ids_in; /* detokenize */
     size_t n_in;
     struct tok_ids ids;
@@ -103,6 +103,17 @@ static void write_ids(struct text_job *j, struct json_w *w) {
     json_w_end(w);
 }
 
+/* vLLM's token_strs; half a character shows as U+FFFD. */
+static void write_strs(const struct text_job *j, struct json_w *w) {
+    json_w_key(w, "token_strs");
+    json_w_arr(w);
+    for (size_t i = 0; i < j->ids.n; i++) {
+        struct tok_str s = tokenizer_piece(j->h->cfg.tok, j->ids.id[i]);
+        json_w_str(w, (struct str){s.p, s.len});
+    }
+    json_w_end(w);
+}
+
 static void on_encoded(struct loop_job *job, int rv) {
     struct text_job *j = CONTAINER_OF(job, struct text_job, job);
     if (reply_if_failed(j, rv))
@@ -116,6 +127,8 @@ static void on_encoded(struct loop_job *job, int rv) {
     json_w_kint(&w, "max_model_len", j->h->cfg.max_ctx);
     json_w_key(&w, "tokens");
     write_ids(j, &w);
+    if (j->with_strs)
+        write_strs(j, &w);
     json_w_end(&w);
     http_reply_json(j->http, 200, strbuf_view(&out));
     strbuf_fini(&out);
@@ -165,7 +178,8 @@ static int parse_chat_source(struct text_job *j, const struct json_t *messages, 
 
 static int parse_tokenize(struct text_job *j, struct api_error *e) {
     static const char *const known[] = {"prompt", "content", "messages", "add_special_tokens", "add_special",
-                                        "parse_special", "with_pieces", "add_generation_prompt", "model"};
+                                        "parse_special", "with_pieces", "add_generation_prompt", "model",
+                                        "return_token_strs"};
     int rv = check_fields(j, known, ARRAY_LEN(known), e);
     if (rv < 0)
         return rv;
@@ -173,6 +187,8 @@ static int parse_tokenize(struct text_job *j, struct api_error *e) {
     const struct json_t *prompt = json_member(j->doc, "prompt"), *content = json_member(j->doc, "content");
     bool parse_special = false;
     rv = get_flag(j, "with_pieces", &j->with_pieces, e);
+    if (rv == 0)
+        rv = get_flag(j, "return_token_strs", &j->with_strs, e);
     if (rv == 0)
         rv = get_flag(j, "parse_special", &parse_special, e);
     if (rv < 0)

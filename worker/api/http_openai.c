@@ -384,40 +384,6 @@ static void on_completion(struct http_req *r, void *arg) {
     start_call(arg, r, API_COMPLETION);
 }
 
-static void on_models(struct http_req *r, void *arg) {
-    struct http_openai *h = arg;
-    const struct api_key *key;
-    if (!api_authorize(h, r, &key))
-        return;
-    struct strbuf out;
-    struct json_w w;
-    char hex[2 * DIGEST_BYTES + 1];
-    digest_hex(h->cfg.namespace_digest, DIGEST_BYTES, hex);
-    strbuf_init(&out);
-    json_w_init(&w, &out);
-    json_w_obj(&w);
-    json_w_kstr(&w, "object", STR("list"));
-    json_w_key(&w, "data");
-    json_w_arr(&w);
-    json_w_obj(&w);
-    json_w_kstr(&w, "id", str_of(h->cfg.model_name));
-    json_w_kstr(&w, "object", STR("model"));
-    json_w_kint(&w, "created", (int64_t)h->started_s);
-    json_w_kstr(&w, "owned_by", STR("incipit"));
-    json_w_kint(&w, "max_model_len", h->cfg.max_ctx);
-    json_w_key(&w, "incipit");
-    json_w_obj(&w);
-    json_w_kstr(&w, "worker", str_of(h->cfg.worker_name));
-    json_w_kstr(&w, "namespace", str_of(hex));
-    json_w_kint(&w, "block_tokens", h->cfg.block_tok);
-    json_w_end(&w);
-    json_w_end(&w);
-    json_w_end(&w);
-    json_w_end(&w);
-    http_reply_json(r, 200, strbuf_view(&out));
-    strbuf_fini(&out);
-}
-
 /* ---- life ---- */
 
 int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg, struct errbuf *eb) {
@@ -465,8 +431,9 @@ void http_openai_close(struct http_openai *h, void (*cb)(void *arg), void *arg) 
 void http_openai_routes(struct http_openai *h, struct http_route *routes) {
     const struct http_route table[HTTP_OPENAI_ROUTES] = {
         {"POST", "/v1/chat/completions", on_chat, h},   {"POST", "/v1/completions", on_completion, h},
-        {"GET", "/v1/models", on_models, h},            {"POST", "/tokenize", api_on_tokenize, h},
-        {"POST", "/detokenize", api_on_detokenize, h},  {"GET", "/models", on_models, h},
+        {"GET", "/v1/models", api_on_models, h},        {"GET", "/models", api_on_models, h},
+        {"GET", "/v1/models/*", api_on_model, h},       {"POST", "/tokenize", api_on_tokenize, h},
+        {"POST", "/detokenize", api_on_detokenize, h},
     };
     memcpy(routes, table, sizeof(table));
 }

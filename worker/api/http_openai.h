@@ -39,5 +39,5 @@ int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg
 /* After the HTTP server has been closed and the engine too: no request is left. cb once the timer is gone. */
 void http_openai_close(struct http_openai *h, void (*cb)(void *arg), void *arg);
 
-#define HTTP_OPENAI_ROUTES 6
+#define HTTP_OPENAI_ROUTES 7
 void http_openai_routes(struct http_openai *h, struct http_route *routes);
