@@ -6,13 +6,12 @@
 #include "worker/worker.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include "common/check.h"
 #include "common/http_metrics.h"
 #include "common/loop_work.h"
+#include "proto/kv_token.h"
 #include "proto/rpc_sock.h"
 #include "worker/api/http_openai.h"
 #include "worker/kv/kv_remote.h"
@@ -25,7 +24,6 @@
 #define DRAIN_PUTS_MS 3000u
 /* One forward pass of the largest model on the slowest machine takes less. */
 #define ENGINE_SILENT_NS (300 * NS_PER_S)
-#define TOKEN_MAX_BYTES 4096
 
 struct worker {
     struct svc *svc;
@@ -80,21 +78,6 @@ static bool may_put(void *arg) {
 /* --- start --- */
 
 /* The token, less white space at its end. */
-static int read_token(const char *path, char *ret, size_t *ret_len, struct errbuf *eb) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_set(eb, -errno, "--token-file '%s': %s", path, strerror(errno));
-    ssize_t n = read(fd, ret, TOKEN_MAX_BYTES);
-    int err = errno;
-    close(fd);
-    if (n < 0)
-        return err_set(eb, -err, "--token-file '%s': %s", path, strerror(err));
-    while (n > 0 && strchr(" \t\r\n", ret[n - 1]))
-        n--;
-    *ret_len = (size_t)n;
-    return n ? 0 : err_set(eb, ERR_INVALID, "--token-file '%s' is empty", path);
-}
-
 static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
     struct worker *w = arg;
     (void)node;
@@ -109,7 +92,7 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
 }
 
 static int open_client(struct worker *w, struct errbuf *eb) {
-    char token[TOKEN_MAX_BYTES];
+    char token[KV_TOKEN_MAX_BYTES];
     size_t token_len = 0;
     uint8_t writer[16];
     uint32_t ns = 0;
@@ -117,7 +100,7 @@ static int open_client(struct worker *w, struct errbuf *eb) {
     if (!w->cfg->cache.n || !w->m.numerics_ok)
         return 0;
     if (w->cfg->token_file[0])
-        rv = read_token(w->cfg->token_file, token, &token_len, eb);
+        rv = kv_token_load(w->cfg->token_file, MSG_ROLE_WORKER, token, &token_len, eb);
     if (rv < 0)
         return rv;
     if (getrandom(writer, sizeof(writer), 0) != (ssize_t)sizeof(writer))

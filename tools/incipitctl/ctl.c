@@ -1,16 +1,13 @@
 #include "tools/incipitctl/ctl.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
-#include <unistd.h>
 
 #include "common/check.h"
 #include "common/digest.h"
+#include "proto/kv_token.h"
 
 #define DEFAULT_NODE "127.0.0.1:7070"
 #define DEFAULT_TIMEOUT_MS 5000
-#define TOKEN_MAX_BYTES 4096
 
 static const struct ctl_cmd commands[] = {
     {"status", "status", "state, capacity and counters of each node", "", 0, 0, 0, cmd_status_run},
@@ -190,24 +187,14 @@ static void on_wait_timeout(uv_timer_t *t) {
     *(bool *)t->data = true;
 }
 
-static int read_token(struct ctl *c, char token[TOKEN_MAX_BYTES], size_t *ret_n) {
+static int read_token(struct ctl *c, char token[KV_TOKEN_MAX_BYTES], size_t *ret_n) {
+    struct errbuf eb;
     *ret_n = 0;
     const char *path = c->opt.token_file ? c->opt.token_file : getenv("INCIPIT_TOKEN_FILE");
-    if (!path || !path[0])
+    if (!path || !path[0] || kv_token_load(path, MSG_ROLE_ADMIN, token, ret_n, &eb) == 0)
         return CTL_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, token, TOKEN_MAX_BYTES);
-    int err = errno;
-    if (fd >= 0)
-        close(fd);
-    if (n < 0) {
-        fprintf(c->err, "incipitctl: token file '%s': %s\n", path, err_text(-err));
-        return CTL_FAILED;
-    }
-    struct str s = str_trim((struct str){token, (size_t)n});
-    memmove(token, s.p, s.n);
-    *ret_n = s.n;
-    return CTL_OK;
+    fprintf(c->err, "incipitctl: %s\n", eb.text);
+    return CTL_FAILED;
 }
 
 /* Up, or tried once: then there is something to say about it. */
@@ -222,7 +209,7 @@ static bool every_node_is_settled(struct ctl *c) {
 }
 
 static int connect_nodes(struct ctl *c) {
-    char token[TOKEN_MAX_BYTES];
+    char token[KV_TOKEN_MAX_BYTES];
     size_t token_len;
     struct errbuf eb;
     int rv = read_token(c, token, &token_len);
