@@ -259,7 +259,11 @@ static int open_http(struct cachesvc *s, struct errbuf *eb) {
 
 static void on_tick(uv_timer_t *t) {
     struct cachesvc *s = t->data;
-    block_store_tick(s->store);
+    if (!s->store)
+        return; /* closed: the last parts are on their way */
+    block_store_tick(s->store); /* also while closing: drain and close of the store move on in here */
+    if (s->phase == SVC_STOPPING)
+        return;
     svc_fetch_tick(s);
     if (s->phase == SVC_DRAINING && s->daemon && cachesvc_is_drained(s))
         svc_drained(s->daemon);
@@ -370,8 +374,6 @@ void cachesvc_close(struct cachesvc *s, void (*cb)(void *arg), void *arg) {
     n->close_cb = cb;
     n->close_arg = arg;
     n->closing = 1;
-    if (n->has_tick)
-        uv_timer_stop(&s->tick);
     if (s->rpc) {
         n->closing++;
         rpc_server_close(TAKE_PTR(s->rpc), on_front_closed, n);

@@ -24,7 +24,7 @@ enum {
     GRANT_CONTROL = 1u << 1,
     GRANT_DATA = 1u << 2,
     GRANT_READ = 1u << 3,  /* every role */
-    GRANT_WRITE = 1u << 4, /* worker */
+    GRANT_WRITE = 1u << 4, /* worker, admin */
     GRANT_ADMIN = 1u << 5,
 };
 

@@ -28,7 +28,7 @@ int svc_check_ids(struct cachesvc *s, size_t n_ids, struct errbuf *eb) {
 
 static uint32_t role_grants(uint32_t role) {
     uint32_t g = GRANT_SESSION | GRANT_CONTROL | GRANT_READ;
-    if (role == MSG_ROLE_WORKER)
+    if (role != MSG_ROLE_READER)
         g |= GRANT_WRITE;
     if (role == MSG_ROLE_ADMIN)
         g |= GRANT_ADMIN;
@@ -71,7 +71,7 @@ static int join_session(struct cachesvc *s, struct rpc_call *call, const struct 
     if (rv < 0)
         return err_set(eb, rv, "Hello: the session has its %u data connections", s->cfg->max_data_conns);
     rpc_conn_set_grants(call->conn, GRANT_SESSION | GRANT_DATA | GRANT_READ |
-                                        (ss->role == MSG_ROLE_WORKER ? GRANT_WRITE : 0u));
+                                        (ss->role != MSG_ROLE_READER ? GRANT_WRITE : 0u));
     return 0;
 }
 
