@@ -1,5 +1,15 @@
 #include "worker/kernels/kern_impl.h"
 
+#if defined(KERN_HAVE_AVX2) || defined(KERN_HAVE_AVX512)
+#include <cpuid.h>
+
+/* clang 14 does not know this one by name. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 struct candidate {
     const struct kern_ops *ops;
     bool (*cpu_has)(void);
@@ -12,14 +22,13 @@ static bool always(void) {
 #ifdef KERN_HAVE_AVX2
 /* __builtin_cpu_supports also asks the system whether it saves the wide registers. */
 static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return has_f16c() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 #endif
 
 #ifdef KERN_HAVE_AVX512
 static bool has_avx512(void) {
-    return __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma") &&
+    return has_f16c() && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
