@@ -115,8 +115,8 @@ static void block_scores(const struct attn_job *j, const struct pairs *p, const 
     uint32_t bt = b->block_tokens;
     for (uint32_t pos = 0; pos < n_pos; pos += bt) {
         const uint8_t *k = head_k(j, p, pos / bt);
-        if (pos + bt < n_pos)
-            prefetch_head(j, b, head_k(j, p, pos / bt + 1));
+        if (pos + 2 * bt < n_pos)
+            prefetch_head(j, b, head_k(j, p, pos / bt + 2));
         j->impl->attn_scores(b, k, pos, MIN(bt, n_pos - pos));
     }
 }
@@ -128,8 +128,8 @@ static void block_values(const struct attn_job *j, const struct pairs *p, const 
     uint32_t common = pair_last(p, 0) + 1, end = pair_last(p, p->n - 1) + 1;
     for (uint32_t pos = 0; pos < common; pos += bt) {
         const uint8_t *v = head_v(j, p, pos / bt);
-        if (pos + bt < common)
-            prefetch_head(j, b, head_v(j, p, pos / bt + 1));
+        if (pos + 2 * bt < common)
+            prefetch_head(j, b, head_v(j, p, pos / bt + 2));
         j->impl->attn_values(b, v, pos, 0, MIN(bt, common - pos), 0);
     }
     uint32_t first = 0;

@@ -1,6 +1,6 @@
 /* kern_selftest.h - the numerics id: what this process really computes, as a digest.
  *
- * A fixed list of operations x weight types x shapes (all tails; 1, 7, 14, 15, 33 rows; the sin/cos
+ * A fixed list of operations x weight types x shapes (all tails; 1, 7, 14, 15, 33 rows and one large number; the sin/cos
  * table) on generated inputs; SHA-256 over the outputs. The same on every instruction set and for
  * every model, so two workers may share KV blocks exactly when their ids are equal.
  *

@@ -11,8 +11,7 @@
 #include "common/check.h"
 #include "worker/kernels/kern_rows.h"
 
-#define SCALES_BYTES 192 /* f32 dw, -dw * KERN_MAGIC, mw of 16 outputs */
-#define QUANTS_BYTES 512
+#define EXPAND_TILES 16 /* row tiles from which expanding a panel pays */
 
 /* --- activations ------------------------------------------------------------------------------- */
 
@@ -49,12 +48,12 @@ void avx512_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, 
     }
 }
 
-/* --- quantised weights: many rows -------------------------------------------------------------- */
+/* --- nibbles, many rows ------------------------------------------------------------------------- */
 
+/* From some hundred rows on a panel of nibbles is expanded once, into L1, and used by all row tiles:
+ * unpacking in every tile takes a tenth of the time on CPUs with two vector ports. */
 struct tile {
-    const uint8_t *quants; /* expanded, quants_step bytes a block */
-    size_t quants_step;
-    const uint8_t *scales; /* SCALES_BYTES wide, MAT_PANEL_BLOCK_BYTES a block */
+    const uint8_t *panel; /* expanded, MAT_PANEL_BLOCK_BYTES a block */
     const uint8_t *act;
     float *y;
     size_t y_stride;
@@ -74,22 +73,21 @@ struct tile {
 #define DEFINE_TILE(N)                                                                             \
     ALWAYS_INLINE void tile_##N(const struct tile *t, const bool has_min) {                        \
         enum { R = N };                                                                            \
-        const uint8_t *wq = t->quants, *ws = t->scales, *act = t->act;                             \
+        const uint8_t *panel = t->panel, *act = t->act;                                            \
         ROWS_##N(T_ZERO)                                                                           \
         for (uint32_t b = 0; b < t->n_blocks; b++) {                                               \
             ROWS_##N(T_INIT)                                                                       \
             _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                  \
-                __m512i w = _mm512_loadu_si512(wq + g * 64);                                       \
+                __m512i w = _mm512_loadu_si512(panel + g * 64);                                    \
                 ROWS_##N(T_DOT)                                                                    \
             }                                                                                      \
-            __m512 dw = _mm512_loadu_ps(ws), minus = _mm512_loadu_ps(ws + 64);                     \
+            __m512 dw = _mm512_loadu_ps(panel + 512), minus = _mm512_loadu_ps(panel + 576);        \
             ROWS_##N(T_SCALE)                                                                      \
             if (has_min) {                                                                         \
-                __m512 mw = _mm512_loadu_ps(ws + 128);                                             \
+                __m512 mw = _mm512_loadu_ps(panel + 640);                                          \
                 ROWS_##N(T_MIN)                                                                    \
             }                                                                                      \
-            wq += t->quants_step;                                                                  \
-            ws += MAT_PANEL_BLOCK_BYTES;                                                           \
+            panel += MAT_PANEL_BLOCK_BYTES;                                                        \
             act += R * ACT_ROW_BYTES;                                                              \
         }                                                                                          \
         ROWS_##N(T_STORE)                                                                          \
@@ -101,9 +99,6 @@ struct tile {
         tile_##N(t, true);                                                                         \
     }
 
-DEFINE_TILE(5)
-DEFINE_TILE(6)
-DEFINE_TILE(7)
 DEFINE_TILE(8)
 DEFINE_TILE(9)
 DEFINE_TILE(10)
@@ -112,14 +107,13 @@ DEFINE_TILE(12)
 DEFINE_TILE(13)
 DEFINE_TILE(14)
 
-/* More than 14 rows are never cut below 8, and up to 8 rows take the direct way below. */
-#define TILES_FROM 5
+/* More than 14 rows are never cut into tiles below 8. */
+#define TILES_FROM 8
 typedef void (*tile_fn)(const struct tile *t);
 static const tile_fn tiles[2][KERN_TILE_ROWS - TILES_FROM + 1] = {
-    {tile_plain_5, tile_plain_6, tile_plain_7, tile_plain_8, tile_plain_9, tile_plain_10,
-     tile_plain_11, tile_plain_12, tile_plain_13, tile_plain_14},
-    {tile_min_5, tile_min_6, tile_min_7, tile_min_8, tile_min_9, tile_min_10, tile_min_11, tile_min_12,
-     tile_min_13, tile_min_14},
+    {tile_plain_8, tile_plain_9, tile_plain_10, tile_plain_11, tile_plain_12, tile_plain_13,
+     tile_plain_14},
+    {tile_min_8, tile_min_9, tile_min_10, tile_min_11, tile_min_12, tile_min_13, tile_min_14},
 };
 
 ALWAYS_INLINE __m512 load_half16(const uint8_t *p) {
@@ -159,19 +153,13 @@ static void panel_many_rows(const struct mat_args *a, uint32_t p) {
     const struct packed_mat *w = a->w;
     const uint8_t *panel = packed_panel(w, p);
     struct tile t = {
-        .quants = panel,
-        .quants_step = QUANTS_BYTES,
-        .scales = a->panel_scratch + QUANTS_BYTES,
+        .panel = a->panel_scratch,
         .y_stride = a->y_stride,
         .n_blocks = w->n_in / KERN_QBLOCK,
         .mask = panel_mask(w, p),
     };
-    expand_scales(w, panel, t.n_blocks, a->panel_scratch + QUANTS_BYTES);
-    if (w->type->form == PACK_NIB) {
-        expand_nibbles(panel, w->panel_bytes, t.n_blocks, a->panel_scratch);
-        t.quants = a->panel_scratch;
-        t.quants_step = MAT_PANEL_BLOCK_BYTES;
-    }
+    expand_scales(w, panel, t.n_blocks, a->panel_scratch + 512);
+    expand_nibbles(panel, w->panel_bytes, t.n_blocks, a->panel_scratch);
     for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
         struct act_tile at = act_tile_at(a, i);
         t.act = at.p;
@@ -180,12 +168,12 @@ static void panel_many_rows(const struct mat_args *a, uint32_t p) {
     }
 }
 
-/* --- quantised weights: up to 8 rows ------------------------------------------------------------ */
+/* --- quantised weights, directly ----------------------------------------------------------------- */
 
-/* Weights are unpacked in registers and used once; the product waits for memory. With one row four
- * panels run side by side, with two to four rows two, so that there are enough independent sums. */
+/* Weights are unpacked in registers by every row tile. Few rows wait for memory anyway; one row takes
+ * four panels side by side, so that there are enough independent sums. */
 struct direct {
-    const uint8_t *panel; /* the first of up to 4 */
+    const uint8_t *panel; /* the first of 1 or 4 */
     size_t panel_bytes, ahead; /* ahead: distance of the prefetch */
     const uint8_t *act;
     float *y;
@@ -202,7 +190,7 @@ ALWAYS_INLINE __m512i direct_quants(const uint8_t *block, int g, const bool nib)
     return _mm512_and_si512(g < 4 ? v : _mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
 }
 
-/* One panel's block into the sums of R rows. P is the panel's number in the group. */
+/* One block of a panel into the sums of R rows. */
 #define D_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
 #define D_PANEL(N)                                                                                 \
     const uint8_t *wq = panel + b * (nib ? 256 : 512);                                             \
@@ -242,6 +230,12 @@ DEFINE_DIRECT(5)
 DEFINE_DIRECT(6)
 DEFINE_DIRECT(7)
 DEFINE_DIRECT(8)
+DEFINE_DIRECT(9)
+DEFINE_DIRECT(10)
+DEFINE_DIRECT(11)
+DEFINE_DIRECT(12)
+DEFINE_DIRECT(13)
+DEFINE_DIRECT(14)
 
 /* One row, one block, one of four panels: activations are in registers already. */
 #define Q_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
@@ -303,20 +297,25 @@ DIRECT_FORM(5)
 DIRECT_FORM(6)
 DIRECT_FORM(7)
 DIRECT_FORM(8)
+DIRECT_FORM(9)
+DIRECT_FORM(10)
+DIRECT_FORM(11)
+DIRECT_FORM(12)
+DIRECT_FORM(13)
+DIRECT_FORM(14)
 
-#define DIRECT_ROWS 8
 /* [rows][form]; row 0 is one row, four panels. */
-static const direct_fn directs[DIRECT_ROWS + 1][4] = {
-    DIRECT_ROW(quad), DIRECT_ROW(1), DIRECT_ROW(2), DIRECT_ROW(3), DIRECT_ROW(4),
-    DIRECT_ROW(5),    DIRECT_ROW(6), DIRECT_ROW(7), DIRECT_ROW(8),
+static const direct_fn directs[KERN_TILE_ROWS + 1][4] = {
+    DIRECT_ROW(quad), DIRECT_ROW(1),  DIRECT_ROW(2),  DIRECT_ROW(3),  DIRECT_ROW(4),
+    DIRECT_ROW(5),    DIRECT_ROW(6),  DIRECT_ROW(7),  DIRECT_ROW(8),  DIRECT_ROW(9),
+    DIRECT_ROW(10),   DIRECT_ROW(11), DIRECT_ROW(12), DIRECT_ROW(13), DIRECT_ROW(14),
 };
 
-static void panels_few_rows(const struct mat_args *a, uint32_t begin, uint32_t end) {
+static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end) {
     const struct packed_mat *w = a->w;
     size_t form = (w->type->form == PACK_U8) * 2u + w->type->has_min;
     struct direct t = {
         .panel_bytes = w->panel_bytes,
-        .act = a->act,
         .y_stride = a->y_stride,
         .scale_off = w->scale_off,
         .min_off = w->min_off,
@@ -326,20 +325,24 @@ static void panels_few_rows(const struct mat_args *a, uint32_t begin, uint32_t e
         uint32_t n = a->tiles.n_rows == 1 && end - p >= 4 ? 4 : 1;
         t.panel = packed_panel(w, p);
         t.ahead = n == 4 ? 1024 : 2048;
-        t.y = a->y + p * KERN_LANES;
         t.last_mask = panel_mask(w, p + n - 1);
-        directs[n == 4 ? 0 : a->tiles.n_rows][form](&t);
+        for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
+            struct act_tile at = act_tile_at(a, i);
+            t.act = at.p;
+            t.y = a->y + (size_t)at.first_row * a->y_stride + p * KERN_LANES;
+            directs[n == 4 ? 0 : at.rows][form](&t);
+        }
         p += n;
     }
 }
 
 void avx512_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
-    if (a->tiles.n_rows <= DIRECT_ROWS) {
-        panels_few_rows(a, begin, end);
-        return;
+    if (a->w->type->form == PACK_NIB && a->tiles.n_tiles >= EXPAND_TILES) {
+        for (uint32_t p = begin; p < end; p++)
+            panel_many_rows(a, p);
+    } else {
+        panels_direct(a, begin, end);
     }
-    for (uint32_t p = begin; p < end; p++)
-        panel_many_rows(a, p);
 }
 
 /* --- float weights ------------------------------------------------------------------------------ */

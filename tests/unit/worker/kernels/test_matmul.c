@@ -2,7 +2,7 @@
 
 #include "worker/kernels/matmul_blas.h"
 
-#define MAX_ROWS 70
+#define MAX_ROWS 239 /* 18 row tiles: AVX-512 changes its way at 16 */
 #define MAX_IN 608
 #define MAX_OUT 100
 
@@ -51,7 +51,7 @@ static void run(struct fixture *f, const struct kern_ops *ops, struct kern_team 
     matmul(&env, &in, &out, 1);
 }
 
-/* Every table, every type, all output tails, 1 .. 70 rows, kinds of input: bits of the reference. */
+/* Every table, every type, all output tails, 1 .. 239 rows, kinds of input: bits of the reference. */
 static void test_all_tables_give_the_bits_of_the_reference(void **state) {
     struct fixture *f = *state;
     static const uint32_t outs[] = {1, 5, 15, 16, 17, 31, 33, 64, 65, 79, 100};
@@ -61,7 +61,7 @@ static void test_all_tables_give_the_bits_of_the_reference(void **state) {
     for (uint32_t c = 0; c < 560; c++) {
         const struct quant_type *t = &types[c % n_types];
         uint32_t n_out = outs[c / n_types % ARRAY_LEN(outs)], n_in = ins[c % ARRAY_LEN(ins)];
-        uint32_t rows = 1 + c * 37 % MAX_ROWS;
+        uint32_t rows = 1 + (c % 4 ? c * 37 % 70 : c * 37 % MAX_ROWS);
         if (t->block_items == 1)
             n_in -= c % 7; /* float types take any k */
         size_t bytes;
