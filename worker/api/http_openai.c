@@ -262,6 +262,7 @@ static void fill_gen(struct call *c, uint32_t i, struct str traceparent) {
         g->ids = q->prompts[i].ids;
         g->n_ids = q->prompts[i].n_ids;
     } else {
+        c->choices[i].prompt = q->prompts[i].text;
         c->parts[i] =
             (struct tok_part){q->prompts[i].text.p, q->prompts[i].text.n, TOK_ORIGIN_USER};
         g->parts = &c->parts[i];

@@ -121,6 +121,8 @@ static int parse_message(struct api_request *r, const struct json_t *msg, size_t
         return api_fail(e, "messages", "messages[%zu].role must be a string", at);
     struct chat_msg *m = &r->msgs[at];
     struct str s = json_text(role);
+    if (str_eq(s, STR("developer"))) /* OpenAI's newer name of it */
+        s = STR("system");
     m->role = (struct tok_str){s.p, (uint32_t)s.n};
     if (json_kind(content) == JSON_KIND_ARRAY)
         return join_parts(r, content, at, &m->content, e);
@@ -374,6 +376,7 @@ static const struct {
     {"prompt_cache_key", IN_CHAT, f_harmless},
     {"prompt_cache_retention", IN_CHAT, f_harmless},
     {"parallel_tool_calls", IN_CHAT, f_harmless},
+    {"prediction", IN_CHAT, f_harmless}, /* promises speed, never another text */
     {"request_id", IN_BOTH, f_harmless},
     {"cache_prompt", IN_BOTH, f_harmless}, /* llama-server's; output is the same either way */
     /* taken with the one value that is what we do */
@@ -406,9 +409,11 @@ static const struct {
 static int parse_field(struct api_request *r, const char *key, const struct json_t *v,
                        struct api_error *e) {
     unsigned kind = r->kind == API_CHAT ? IN_CHAT : IN_COMPLETION;
+    if (json_kind(v) == JSON_KIND_NULL) /* asks for nothing, whatever the field */
+        return 0;
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         if ((fields[i].kinds & kind) && strcmp(fields[i].name, key) == 0)
-            return json_kind(v) == JSON_KIND_NULL ? 0 : fields[i].fn(r, v, fields[i].name, e);
+            return fields[i].fn(r, v, fields[i].name, e);
     return api_fail(e, key, "'%s' is not supported", key);
 }
 

@@ -1,7 +1,12 @@
 #include "worker/api/openai_render.h"
 
+#include <math.h>
+
 #include "common/check.h"
 #include "common/digest.h"
+
+/* OpenAI's stand-in for minus infinity, which JSON cannot say. */
+#define NO_LOGPROB (-9999.0)
 
 /* ---- token texts ---- */
 
@@ -38,6 +43,10 @@ static uint64_t count_chars(struct str s) {
     return n;
 }
 
+static void write_logprob(struct json_w *w, float logprob) {
+    json_w_num(w, isfinite(logprob) ? (double)logprob : NO_LOGPROB);
+}
+
 /* ---- chat logprobs: {"content": [{token, logprob, bytes, top_logprobs}]} ---- */
 
 static void write_token_entry(const struct render_ctx *c, struct json_w *w, int32_t id, float logprob) {
@@ -45,7 +54,7 @@ static void write_token_entry(const struct render_ctx *c, struct json_w *w, int3
     json_w_key(w, "token");
     json_w_str(w, s);
     json_w_key(w, "logprob");
-    json_w_num(w, (double)logprob);
+    write_logprob(w, logprob);
     json_w_key(w, "bytes");
     json_w_arr(w);
     for (size_t i = 0; i < s.n; i++)
@@ -108,13 +117,27 @@ static void write_top_map(const struct render_ctx *c, struct json_w *w, const st
     json_w_obj(w);
     for (uint32_t k = 0; k < lp->n_top; k++) {
         write_token_text(c, w, lp->top[k].id, true);
-        json_w_num(w, (double)lp->top[k].logprob);
+        write_logprob(w, lp->top[k].logprob);
     }
     json_w_end(w);
 }
 
+/* Code points that token i of run r adds to the text. BOS in front of a prompt that came as text is not in
+ * it, nor is the space that SPM puts there; and a control token that was generated has no text. */
+static uint64_t token_chars(const struct render_ctx *c, const struct render_choice *ch, const struct lp_run *r,
+                            size_t i) {
+    int32_t id = run_id(r, i);
+    struct str s = piece_of(c, id);
+    bool as_text = ch->prompt.p || !r->ids;
+    if (as_text && tokenizer_is_control(c->tok, id))
+        return 0;
+    uint64_t n = count_chars(s);
+    bool is_first = r->ids && ch->chars == 0 && s.n && s.p[0] == ' ';
+    return is_first && ch->prompt.n && ch->prompt.p[0] != ' ' ? n - 1 : n;
+}
+
 static void write_completion_logprobs(const struct render_ctx *c, struct json_w *w, const struct lp_run *runs,
-                                      size_t n_runs, uint64_t *chars) {
+                                      size_t n_runs, struct render_choice *ch) {
     json_w_key(w, "logprobs");
     if (!c->logprobs) {
         json_w_null(w);
@@ -133,7 +156,7 @@ static void write_completion_logprobs(const struct render_ctx *c, struct json_w 
         for (size_t i = 0; i < runs[r].n; i++) {
             const struct gen_logprob *lp = run_lp(&runs[r], i);
             if (lp)
-                json_w_num(w, (double)lp->logprob);
+                write_logprob(w, lp->logprob);
             else
                 json_w_null(w);
         }
@@ -148,8 +171,8 @@ static void write_completion_logprobs(const struct render_ctx *c, struct json_w 
     json_w_arr(w);
     for (size_t r = 0; r < n_runs; r++)
         for (size_t i = 0; i < runs[r].n; i++) {
-            json_w_u64(w, *chars);
-            *chars += count_chars(piece_of(c, run_id(&runs[r], i)));
+            json_w_u64(w, ch->chars);
+            ch->chars += token_chars(c, ch, &runs[r], i);
         }
     json_w_end(w);
     json_w_end(w);
@@ -236,8 +259,13 @@ static void write_extra(const struct render_ctx *c, struct json_w *w, const stru
 
 /* ---- whole answers ---- */
 
-static void add_prompt_text(const struct render_ctx *c, const struct gen_request *r, struct strbuf *out) {
+static void add_prompt_text(const struct render_ctx *c, const struct render_choice *ch, struct strbuf *out) {
+    const struct gen_request *r = ch->req;
     struct tok_text t = {0};
+    if (ch->prompt.p) {
+        strbuf_adds(out, ch->prompt);
+        return;
+    }
     struct errbuf eb;
     if (tokenizer_decode(c->tok, r->prompt, r->usage.n_prompt, true, &t, &eb) == 0)
         strbuf_add(out, t.p, t.len);
@@ -250,7 +278,7 @@ static void write_choice(const struct render_ctx *c, struct json_w *w, struct re
     struct strbuf text;
     strbuf_init(&text);
     if (c->echo)
-        add_prompt_text(c, r, &text);
+        add_prompt_text(c, ch, &text);
     for (uint32_t i = 0; i < r->usage.n_completion; i++)
         strbuf_add(&text, r->out[i].text, r->out[i].text_len);
     json_w_obj(w);
@@ -269,7 +297,7 @@ static void write_choice(const struct render_ctx *c, struct json_w *w, struct re
         struct lp_run runs[2] = {
             {.ids = r->prompt, .lp = r->prompt_lp, .n = c->echo ? r->usage.n_prompt : 0},
             {.tok = r->out, .n = r->usage.n_completion}};
-        write_completion_logprobs(c, w, runs, ARRAY_LEN(runs), &ch->chars);
+        write_completion_logprobs(c, w, runs, ARRAY_LEN(runs), ch);
     }
     write_finish(w, why);
     json_w_end(w);
@@ -321,11 +349,11 @@ void render_chunk_prompt(const struct render_ctx *c, struct render_choice *ch, s
     struct json_w w;
     struct strbuf text;
     strbuf_init(&text);
-    add_prompt_text(c, r, &text);
+    add_prompt_text(c, ch, &text);
     begin_choice(c, &w, out, ch->index);
     json_w_kstr(&w, "text", strbuf_view(&text));
     struct lp_run run = {.ids = r->prompt, .lp = r->prompt_lp, .n = r->usage.n_prompt};
-    write_completion_logprobs(c, &w, &run, 1, &ch->chars);
+    write_completion_logprobs(c, &w, &run, 1, ch);
     write_finish(&w, FINISH_NONE);
     json_w_end(&w);
     json_w_end(&w);
@@ -354,7 +382,7 @@ void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch, c
     } else {
         json_w_kstr(&w, "text", strbuf_view(&text));
         struct lp_run run = {.tok = tok, .n = n};
-        write_completion_logprobs(c, &w, &run, 1, &ch->chars);
+        write_completion_logprobs(c, &w, &run, 1, ch);
     }
     write_finish(&w, FINISH_NONE);
     json_w_end(&w);

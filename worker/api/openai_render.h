@@ -22,7 +22,8 @@ struct render_ctx {
 struct render_choice {
     uint32_t index;
     const struct gen_request *req;
-    uint64_t chars; /* code points rendered so far: text_offset of the next token */
+    struct str prompt; /* the prompt's text as it was sent, for echo; p NULL: it came as ids */
+    uint64_t chars;    /* code points rendered so far: text_offset of the next token */
 };
 
 /* The whole answer, not streamed. */
