@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Writes disk_format.bin: super block, extent header and slot header as cachesvc/store/disk_format.h
+describes them, made without our C code (tests/unit/cachesvc/test_disk_format.c compares)."""
+import struct
+import sys
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def seal(body, size):
+    body += bytes(size - 4 - len(body))
+    return body + struct.pack("<I", crc32c(body))
+
+
+store_id = bytes(range(0xA0, 0xB0))
+super_block = seal(b"INCIPIT1" + struct.pack("<IIQ", 1, 65536, 64 << 20) + store_id, 4096)
+extent = seal(b"INX1" + struct.pack("<IIIQ", 1, 741376, 90, 7) + store_id, 4096)
+slot = seal(
+    b"INS1"
+    + struct.pack("<HHQQQ", 1, 1, 7, 0x123456789A, 1700000000)
+    + bytes(range(0, 32))  # namespace
+    + bytes(range(32, 64))  # id
+    + bytes(range(64, 96))  # parent
+    + bytes(range(96, 112))  # writer
+    + struct.pack("<QQQ", 0xFEDCBA9876543210, 0x0123456789ABCDEF, 11)
+    + struct.pack("<III", 737280, 30, 46),
+    512,
+)
+sys.stdout.buffer.write(super_block + extent + slot)

@@ -1,0 +1,301 @@
+/* Put in two phases, write-once, parents, holes, sessions. RAM only. */
+#include "tests/unit/cachesvc/store_fixture.h"
+
+static int begin(struct store_fx *f, const struct store_put_block *b, uint32_t n, uint8_t *status, struct store_put **p) {
+    struct store_put_args a = {.ns = f->ns, .n = n, .blocks = b};
+    return block_store_put_begin(f->ss, &a, status, p, NULL);
+}
+
+static void fill(struct store_fx *f, struct store_put *p, uint32_t i, uint32_t chain, uint32_t depth, int want) {
+    struct store_fill fl;
+    assert_int_equal(block_store_put_open(p, i, &fl), 0);
+    fx_payload(chain, depth, 0, fl.payload);
+    if (want == ERR_CORRUPT)
+        fl.payload[FX_PAYLOAD - 1] ^= 1;
+    assert_int_equal(block_store_put_filled(f->s, &fl), want);
+}
+
+static void test_nothing_is_visible_before_commit(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    struct store_put_block b = fx_block(1, 0, 0);
+    uint8_t st;
+    struct store_put *p;
+    assert_int_equal(begin(&f, &b, 1, &st, &p), 0);
+    assert_int_equal(store_fx_where(&f, 1, 0), STORE_ABSENT);
+    fill(&f, p, 0, 1, 0, 0);
+    assert_int_equal(store_fx_where(&f, 1, 0), STORE_ABSENT);
+    assert_int_equal(store_fx_fetch(&f, 1, 0), ERR_NOTFOUND);
+    struct store_commit c;
+    uint32_t idx = 0, done;
+    assert_int_equal(block_store_put_commit(p, &c, &idx, 1, &done, NULL, NULL), 1);
+    assert_int_equal(done, 1);
+    assert_int_equal(store_fx_where(&f, 1, 0), STORE_RAM);
+    assert_int_equal(store_fx_fetch(&f, 1, 0), 0);
+    assert_int_equal(f.n_visible, 1);
+    block_store_put_end(p);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void on_commit(void *arg, uint32_t n_done) {
+    *(int *)arg = (int)n_done;
+}
+
+static void test_commit_waits_for_the_payloads_it_names(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    struct store_put_block b[2] = {fx_block(1, 0, 0), fx_block(1, 1, 0)};
+    uint8_t st[2];
+    struct store_put *p;
+    assert_int_equal(begin(&f, b, 2, st, &p), 0);
+    struct store_commit c;
+    uint32_t idx[2] = {0, 1}, done;
+    int told = -1;
+    assert_int_equal(block_store_put_commit(p, &c, idx, 2, &done, on_commit, &told), 0);
+    fill(&f, p, 0, 1, 0, 0);
+    assert_int_equal(told, -1);
+    assert_int_equal(store_fx_lookup(&f, 1, 2, false), 1);
+    fill(&f, p, 1, 1, 1, ERR_CORRUPT);
+    assert_int_equal(told, 1);
+    assert_int_equal(store_fx_lookup(&f, 1, 2, false), 1);
+    assert_int_equal(store_fx_stats(&f).put_corrupt, 1);
+    block_store_put_end(p);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_statuses_of_known_ids(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    store_fx_put(&f, 1, 0, 1);
+    struct store_put_block first = fx_block(2, 0, 0);
+    uint8_t st[3];
+    struct store_put *p, *q;
+    assert_int_equal(begin(&f, &first, 1, st, &p), 0);
+    struct store_put_block b[3] = {fx_block(1, 0, 0), fx_block(2, 0, 0), fx_block(2, 0, 1)};
+    assert_int_equal(begin(&f, b, 3, st, &q), 0);
+    assert_null(q);
+    assert_int_equal(st[0], STORE_PUT_PRESENT);
+    assert_int_equal(st[1], STORE_PUT_IN_FLIGHT);
+    assert_int_equal(st[2], STORE_PUT_CONFLICT);
+    struct store_put_block other = fx_block(1, 0, 5);
+    assert_int_equal(begin(&f, &other, 1, st, &q), 0);
+    assert_int_equal(st[0], STORE_PUT_CONFLICT);
+    assert_int_equal(store_fx_stats(&f).conflict, 2);
+    assert_int_equal(store_fx_fetch(&f, 1, 0), 0); /* what was there stays */
+    block_store_put_end(p);
+    store_fx_close(&f);
+}
+
+static void test_broken_parents_are_bad_requests_and_begin_nothing(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    store_fx_put(&f, 1, 0, 2);
+    struct store_put_block b[2];
+    uint8_t st[2];
+    struct store_put *p;
+    b[0] = fx_block(2, 0, 0);
+    b[1] = fx_block(1, 2, 0);
+    b[1].depth = 3; /* its parent has depth 1 */
+    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
+    assert_null(p);
+    b[1] = fx_block(1, 1, 0);
+    b[1].depth = 2; /* known with depth 1 */
+    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
+    b[1] = fx_block(1, 1, 0);
+    b[1].parent = fx_id(9, 0); /* known with another parent */
+    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
+    b[1] = fx_block(1, 2, 0);
+    b[1].parent = b[1].id;
+    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
+    /* a hole knows its depth from its child */
+    store_fx_put(&f, 3, 5, 6);
+    b[1] = fx_block(3, 4, 0);
+    b[1].depth = 5;
+    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
+    assert_int_equal(store_fx_stats(&f).put_bad, 5);
+    assert_int_equal(store_fx_stats(&f).now.filling_blocks, 0);
+    assert_int_equal(store_fx_stats(&f).now.blocks, 3);
+    /* another namespace's block is no parent */
+    uint8_t digest[DIGEST_BYTES] = {77};
+    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
+    uint32_t other;
+    assert_int_equal(block_store_ns_register(f.s, digest, &shape, &other, NULL), 0);
+    b[0] = fx_block(1, 2, 0);
+    struct store_put_args a = {.ns = other, .n = 1, .blocks = b};
+    assert_int_equal(block_store_put_begin(f.ss, &a, st, &p, NULL), ERR_INVALID);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_a_hole_stops_lookup_until_it_is_filled(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 16, 0);
+    store_fx_put(&f, 1, 0, 2);
+    store_fx_put(&f, 1, 3, 5);
+    assert_int_equal(store_fx_lookup(&f, 1, 5, true), 2);
+    assert_int_equal(store_fx_stats(&f).now.holes, 1);
+    struct store_block_info info;
+    struct block_id id = fx_id(1, 2);
+    assert_int_equal(block_store_inspect(f.s, &id, &info), 0);
+    assert_true(info.hole && info.depth == 2 && info.n_children == 1);
+    assert_int_equal(store_fx_put(&f, 1, 2, 3), 1);
+    assert_int_equal(store_fx_lookup(&f, 1, 5, true), 5);
+    assert_int_equal(store_fx_stats(&f).now.holes, 0);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_blocks_below_a_hole_leave_first(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    store_fx_put(&f, 1, 0, 4); /* older than the orphans */
+    store_fx_put(&f, 2, 1, 5); /* block 0 is missing */
+    store_fx_put(&f, 3, 0, 3);
+    assert_int_equal(store_fx_lookup(&f, 1, 4, false), 4);
+    assert_int_equal(store_fx_where(&f, 2, 4), STORE_ABSENT);
+    assert_int_equal(store_fx_where(&f, 2, 1), STORE_RAM); /* leaf first among them too */
+    store_fx_close(&f);
+}
+
+static void test_filling_a_hole_frees_its_orphans(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    store_fx_put(&f, 1, 0, 3);
+    store_fx_put(&f, 2, 1, 4);
+    store_fx_put(&f, 2, 0, 1); /* now 1 is the older chain */
+    store_fx_put(&f, 3, 0, 2);
+    assert_int_equal(store_fx_lookup(&f, 2, 4, false), 4);
+    assert_int_equal(store_fx_lookup(&f, 1, 3, false), 2);
+    store_fx_close(&f);
+}
+
+static void test_a_foreign_parent_changes_no_order(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 4, 0);
+    store_fx_put(&f, 1, 0, 2);
+    struct store_put_block b[2] = {fx_block(2, 8, 0), fx_block(2, 9, 0)};
+    b[0].flags = STORE_PUT_PARENT_ELSEWHERE;
+    uint8_t st[2];
+    struct store_put *p;
+    assert_int_equal(begin(&f, b, 2, st, &p), 0);
+    fill(&f, p, 0, 2, 8, 0);
+    fill(&f, p, 1, 2, 9, 0);
+    struct store_commit c;
+    uint32_t idx[2] = {0, 1}, done;
+    assert_int_equal(block_store_put_commit(p, &c, idx, 2, &done, NULL, NULL), 1);
+    block_store_put_end(p);
+    store_fx_put(&f, 3, 0, 2); /* evicts chain 1, the older */
+    assert_int_equal(store_fx_where(&f, 2, 9), STORE_RAM);
+    assert_int_equal(store_fx_where(&f, 1, 0), STORE_ABSENT);
+    store_fx_close(&f);
+}
+
+static void test_a_dying_session_gives_everything_back(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    struct store_session *dying;
+    assert_int_equal(block_store_session_open(f.s, &dying), 0);
+    struct store_put_block b[3] = {fx_block(1, 0, 0), fx_block(1, 1, 0), fx_block(1, 2, 0)};
+    struct store_put_args a = {.ns = f.ns, .n = 3, .blocks = b};
+    uint8_t st[3];
+    struct store_put *p;
+    assert_int_equal(block_store_put_begin(dying, &a, st, &p, NULL), 0);
+    struct store_fill open;
+    assert_int_equal(block_store_put_open(p, 0, &open), 0);
+    fill(&f, p, 1, 1, 1, 0);
+    struct store_commit c;
+    uint32_t idx = 2, done;
+    int told = -1;
+    assert_int_equal(block_store_put_commit(p, &c, &idx, 1, &done, on_commit, &told), 0);
+    block_store_session_close(dying);
+    assert_int_equal(told, 0);
+    /* the slot that still receives is nobody's, and not reused */
+    assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, FX_SLOT);
+    assert_int_equal(store_fx_put(&f, 2, 0, 7), 7);
+    memset(open.payload, 0xee, open.payload_bytes);
+    assert_int_equal(block_store_put_filled(f.s, &open), ERR_CANCELED);
+    for (uint32_t i = 0; i < 7; i++)
+        assert_int_equal(store_fx_fetch(&f, 2, i), 0);
+    assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, 7 * FX_SLOT);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_a_put_without_progress_expires(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    struct store_put_block b = fx_block(1, 0, 0);
+    uint8_t st;
+    struct store_put *p;
+    assert_int_equal(begin(&f, &b, 1, &st, &p), 0);
+    f.now_ns += 31 * NS_PER_S;
+    block_store_tick(f.s);
+    struct store_fill open;
+    assert_int_equal(block_store_put_open(p, 0, &open), ERR_NOTFOUND);
+    assert_int_equal(store_fx_stats(&f).put_expired, 1);
+    assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, 0);
+    block_store_put_end(p);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_limits_answer_busy(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    struct store_put_block b[10];
+    uint8_t st[10];
+    for (uint32_t i = 0; i < 10; i++)
+        b[i] = fx_block(1, i, 0);
+    struct store_put *p;
+    assert_int_equal(begin(&f, b, 10, st, &p), 0);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(st[i], i < 8 ? STORE_PUT_WANTED : STORE_PUT_BUSY);
+    block_store_put_end(p);
+    assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, 0);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_a_full_directory_makes_room_and_stays_bounded(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 64, 0);
+    for (uint32_t chain = 0; chain < 400; chain++) /* a hole each: twice as many entries as blocks */
+        (void)store_fx_put(&f, chain, 7, 8);
+    struct block_store_stats st = store_fx_stats(&f);
+    assert_true(st.now.blocks + st.now.holes <= st.now.max_blocks);
+    assert_int_equal(st.now.blocks, st.now.holes);
+    assert_int_equal(st.now.blocks, 64);
+    store_fx_close(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_visible_before_commit),
+        cmocka_unit_test(test_commit_waits_for_the_payloads_it_names),
+        cmocka_unit_test(test_statuses_of_known_ids),
+        cmocka_unit_test(test_broken_parents_are_bad_requests_and_begin_nothing),
+        cmocka_unit_test(test_a_hole_stops_lookup_until_it_is_filled),
+        cmocka_unit_test(test_blocks_below_a_hole_leave_first),
+        cmocka_unit_test(test_filling_a_hole_frees_its_orphans),
+        cmocka_unit_test(test_a_foreign_parent_changes_no_order),
+        cmocka_unit_test(test_a_dying_session_gives_everything_back),
+        cmocka_unit_test(test_a_put_without_progress_expires),
+        cmocka_unit_test(test_limits_answer_busy),
+        cmocka_unit_test(test_a_full_directory_makes_room_and_stays_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
