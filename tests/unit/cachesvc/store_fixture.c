@@ -93,6 +93,12 @@ void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
         .min_slot_bytes = FX_SLOT,
         .max_blocks = 4 * (n_ram + n_disk) + 16,
         .max_put_bytes = (uint64_t)n_ram * FX_SLOT,
+        .max_namespaces = 4,
+        .max_sessions = 4,
+        .max_puts = 8,
+        .max_put_blocks = 64,
+        .max_lease_blocks = 256,
+        .max_disk_reads = 32,
         .no_huge_pages = true,
         .no_background_touch = true,
         .buffered_io = true,
@@ -100,7 +106,9 @@ void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
         .on_visible = on_visible,
     };
     if (n_disk) {
-        snprintf(f->dir, sizeof(f->dir), "/tmp/store-fx-XXXXXX");
+        /* memory where there is some: the syncs of a shared disk would cost minutes, and prove nothing here */
+        bool has_shm = access("/dev/shm", W_OK) == 0;
+        snprintf(f->dir, sizeof(f->dir), "%s/store-fx-XXXXXX", has_shm ? "/dev/shm" : "/tmp");
         assert_non_null(mkdtemp(f->dir));
         f->cfg.data_dir = f->dir;
         f->cfg.disk_extent_bytes = 4096 + 2 * 4096 + 16 * FX_SLOT;
