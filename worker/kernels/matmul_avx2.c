@@ -68,8 +68,14 @@ void avx2_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, ui
 
 /* --- quantised weights -------------------------------------------------------------------------- */
 
+/* Where a tile finds a panel's weights: up to 4 rows in the packed panel itself (each weight is used
+ * once, memory is what they wait for), more rows in this thread's expanded copy. */
+enum source { EXPANDED, NIBBLES, BYTES };
+
 struct tile {
-    const uint8_t *panel; /* expanded, from this half's first output on */
+    const uint8_t *panel; /* from this half's first output on */
+    const uint8_t *dw, *mw; /* packed only: the panel's halves from this half's first output on */
+    __m256i offset; /* BYTES: of the weight type, in all bytes */
     const uint8_t *act; /* from the first of these rows on */
     uint32_t act_rows; /* of the whole tile: the strides */
     uint32_t n_blocks;
@@ -82,6 +88,21 @@ ALWAYS_INLINE __m256i load8i(const uint8_t *p) {
 
 ALWAYS_INLINE __m256i bcast4(const uint8_t *p) {
     return _mm256_castps_si256(_mm256_broadcast_ss((const float *)(const void *)p));
+}
+
+ALWAYS_INLINE __m256 half8(const uint8_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* Group g (0 .. 7) of a block's quants: u8 of nibbles, else s8. */
+ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *block, int g,
+                             const enum source from) {
+    if (from == EXPANDED)
+        return load8i(block + g * 64);
+    if (from == BYTES)
+        return _mm256_sub_epi8(load8i(block + g * 64), t->offset);
+    __m256i v = load8i(block + g % 4 * 64);
+    return _mm256_and_si256(g < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
 }
 
 #define T_ZERO(i) __m256 acc##i = _mm256_setzero_ps();
@@ -110,24 +131,27 @@ ALWAYS_INLINE __m256i bcast4(const uint8_t *p) {
 
 #define DEFINE_TILE(N)                                                                             \
     ALWAYS_INLINE void tile_##N(const struct tile *t, uint32_t first, const bool is_signed,        \
-                                const bool has_min) {                                              \
+                                const bool has_min, const enum source from) {                      \
         const uint32_t R = t->act_rows;                                                            \
         const __m256i ones = _mm256_set1_epi16(1), magic = _mm256_set1_epi32(KERN_MAGIC_BITS);     \
         const uint8_t *panel = t->panel, *act = t->act + first * 32;                               \
         const uint8_t *tail = t->act + R * 32 + first * 4;                                         \
         ROWS_##N(T_ZERO)                                                                           \
-        for (uint32_t b = 0; b < t->n_blocks; b++) {                                               \
+        for (size_t b = 0; b < t->n_blocks; b++) {                                                 \
             ROWS_##N(T_INIT)                                                                       \
-            for (int g = 0; g < 8; g++) {                                                          \
-                __m256i w = load8i(panel + g * 64);                                                \
+            _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                  \
+                __m256i w = quants(t, panel, g, from);                                             \
                 __m256i w_abs = is_signed ? _mm256_abs_epi8(w) : w;                                \
                 ROWS_##N(T_DOT)                                                                    \
             }                                                                                      \
             const float *scales = (const float *)(const void *)(panel + 512);                      \
-            __m256 dw = _mm256_loadu_ps(scales), minus = _mm256_loadu_ps(scales + 16);             \
-            __m256 mw = has_min ? _mm256_loadu_ps(scales + 32) : dw;                               \
+            __m256 dw = from == EXPANDED ? _mm256_loadu_ps(scales) : half8(t->dw + b * 32);        \
+            __m256 minus = _mm256_mul_ps(dw, _mm256_set1_ps(-KERN_MAGIC));                         \
+            __m256 mw = dw;                                                                        \
+            if (has_min)                                                                           \
+                mw = from == EXPANDED ? _mm256_loadu_ps(scales + 32) : half8(t->mw + b * 32);      \
             ROWS_##N(T_SCALE)                                                                      \
-            panel += MAT_PANEL_BLOCK_BYTES;                                                        \
+            panel += from == EXPANDED ? MAT_PANEL_BLOCK_BYTES : from == BYTES ? 512 : 256;         \
             act += R * ACT_ROW_BYTES;                                                              \
             tail += R * ACT_ROW_BYTES;                                                             \
         }                                                                                          \
@@ -135,13 +159,23 @@ ALWAYS_INLINE __m256i bcast4(const uint8_t *p) {
     }                                                                                              \
     static void rows_##N(const struct tile *t, uint32_t first, bool is_signed, bool has_min) {     \
         if (is_signed && has_min)                                                                  \
-            tile_##N(t, first, true, true);                                                        \
+            tile_##N(t, first, true, true, EXPANDED);                                              \
         else if (is_signed)                                                                        \
-            tile_##N(t, first, true, false);                                                       \
+            tile_##N(t, first, true, false, EXPANDED);                                             \
         else if (has_min)                                                                          \
-            tile_##N(t, first, false, true);                                                       \
+            tile_##N(t, first, false, true, EXPANDED);                                             \
         else                                                                                       \
-            tile_##N(t, first, false, false);                                                      \
+            tile_##N(t, first, false, false, EXPANDED);                                            \
+    }                                                                                              \
+    static void direct_##N(const struct tile *t, uint32_t first, bool is_signed, bool has_min) {   \
+        if (is_signed && has_min)                                                                  \
+            tile_##N(t, first, true, true, BYTES);                                                 \
+        else if (is_signed)                                                                        \
+            tile_##N(t, first, true, false, BYTES);                                                \
+        else if (has_min)                                                                          \
+            tile_##N(t, first, false, true, NIBBLES);                                              \
+        else                                                                                       \
+            tile_##N(t, first, false, false, NIBBLES);                                             \
     }
 
 DEFINE_TILE(1)
@@ -149,20 +183,17 @@ DEFINE_TILE(2)
 DEFINE_TILE(3)
 DEFINE_TILE(4)
 
+#define ROWS_MAX 4
 typedef void (*rows_fn)(const struct tile *t, uint32_t first, bool is_signed, bool has_min);
-static const rows_fn rows_fns[5] = {NULL, rows_1, rows_2, rows_3, rows_4};
+static const rows_fn rows_fns[ROWS_MAX + 1] = {NULL, rows_1, rows_2, rows_3, rows_4};
+static const rows_fn direct_fns[ROWS_MAX + 1] = {NULL, direct_1, direct_2, direct_3, direct_4};
 
 static void expand_scales(const struct packed_mat *w, const uint8_t *panel, uint32_t b, float *dst) {
     for (int half = 0; half < 16; half += 8) {
         const uint8_t *src = panel + b * 32 + half * 2;
-        __m256 dw = _mm256_cvtph_ps(
-            _mm_loadu_si128((const __m128i *)(const void *)(src + w->scale_off)));
-        _mm256_storeu_ps(dst + half, dw);
-        _mm256_storeu_ps(dst + 16 + half, _mm256_mul_ps(dw, _mm256_set1_ps(-KERN_MAGIC)));
+        _mm256_storeu_ps(dst + half, half8(src + w->scale_off));
         if (w->type->has_min)
-            _mm256_storeu_ps(dst + 32 + half,
-                             _mm256_cvtph_ps(
-                                 _mm_loadu_si128((const __m128i *)(const void *)(src + w->min_off))));
+            _mm256_storeu_ps(dst + 32 + half, half8(src + w->min_off));
     }
 }
 
@@ -192,17 +223,39 @@ static void store_rows(const struct mat_args *a, uint32_t panel, uint32_t first_
                n * sizeof *out);
 }
 
+static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end) {
+    const struct packed_mat *w = a->w;
+    uint32_t rows = a->tiles.n_rows;
+    float out[ROWS_MAX * KERN_LANES];
+    struct tile t = {.act = a->act, .act_rows = rows, .n_blocks = w->n_in / KERN_QBLOCK,
+                     .offset = _mm256_set1_epi8((char)w->type->offset)};
+    for (uint32_t p = begin; p < end; p++) {
+        for (size_t half = 0; half < 2; half++) {
+            t.panel = packed_panel(w, p) + half * 32;
+            t.dw = packed_panel(w, p) + w->scale_off + half * 16;
+            t.mw = packed_panel(w, p) + w->min_off + half * 16;
+            t.out = out + half * 8;
+            direct_fns[rows](&t, 0, w->type->form == PACK_U8, w->type->has_min);
+        }
+        store_rows(a, p, 0, rows, out);
+    }
+}
+
 void avx2_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
     const struct packed_mat *w = a->w;
     bool is_signed = w->type->form == PACK_U8;
-    float out[4 * KERN_LANES];
+    float out[ROWS_MAX * KERN_LANES];
+    if (a->tiles.n_rows <= ROWS_MAX) {
+        panels_direct(a, begin, end);
+        return;
+    }
     for (uint32_t p = begin; p < end; p++) {
         expand_panel(w, packed_panel(w, p), a->panel_scratch);
         for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
             struct act_tile at = act_tile_at(a, i);
             struct tile t = {.act = at.p, .act_rows = at.rows, .n_blocks = w->n_in / KERN_QBLOCK};
             for (uint32_t r = 0, n; r < at.rows; r += n) {
-                n = MIN(4, at.rows - r);
+                n = MIN(ROWS_MAX, at.rows - r);
                 for (size_t half = 0; half < 2; half++) {
                     t.panel = a->panel_scratch + half * 32;
                     t.out = out + half * 8;
