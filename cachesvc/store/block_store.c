@@ -46,6 +46,10 @@ static void on_format(void *arg, int rv) {
     store_behind_pump(s);
 }
 
+static void on_disk_error(void *arg) {
+    store_disk_failed(arg);
+}
+
 static int open_disk(struct block_store *s, struct errbuf *eb) {
     if (!s->cfg.disk_bytes)
         return 0;
@@ -65,6 +69,7 @@ static int open_disk(struct block_store *s, struct errbuf *eb) {
         .exec = s->exec,
         .encode = store_behind_encode,
         .on_format = on_format,
+        .on_error = on_disk_error,
         .arg = s,
     };
     int rv = disk_tier_init(&s->disk, &dc, eb);

@@ -107,6 +107,8 @@ static void end_round(struct disk_tier *t) {
             settle_page(t, t->round[i].page + k, rv == 0);
     t->n_synced = t->n_taken;
     t->round_active = false;
+    if (rv < 0)
+        t->cfg.on_error(t->cfg.arg);
     /* The next round first: what the callbacks add can still join the one after it. */
     start_round(t);
     tell_waiters(t, rv);

@@ -56,6 +56,8 @@ struct disk_tier_cfg {
     void (*encode)(void *arg, uint32_t owner, struct disk_slot_hdr *ret);
     /* An extent was formatted, or failed to be: try again to make room. */
     void (*on_format)(void *arg, int rv);
+    /* Headers could not be written; disk_tier_tick() tries again, so call that after a pause. */
+    void (*on_error)(void *arg);
     void *arg;
 };
 

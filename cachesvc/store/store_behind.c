@@ -75,7 +75,6 @@ static void on_header(struct disk_wait *wait, int rv) {
     struct block_store *s = w->s;
     if (is_ours(w) && rv < 0) {
         give_up(w, /* has_header= */ true);
-        store_disk_failed(s);
     } else if (is_ours(w)) {
         struct dir_entry *e = store_at(s, w->e.idx);
         store_set_disk(s, w->e.idx, TIER_CLEAN);
