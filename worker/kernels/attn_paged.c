@@ -89,15 +89,7 @@ static const uint8_t *head_v(const struct attn_job *j, const struct pairs *p, ui
     return p->seq->pages[page] + s->v_off + p->kv * head_bytes;
 }
 
-/* A decode row reads K and V once from far caches; the hardware prefetcher stops at 4 KiB. Blocks of
- * many pairs find the pages in L2 already and would only pay for the instructions. */
-static void prefetch_head(const struct attn_job *j, const struct attn_block *b, const uint8_t *p) {
-    if (b->rh > 4)
-        return;
-    size_t bytes = attn_kv_bytes(j->shape) / j->shape->n_kv_head;
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(p + i);
-}
+#define PAGES_AHEAD 3
 
 static void load_queries(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
                          float *qt) {
@@ -110,26 +102,26 @@ static void load_queries(const struct attn_job *j, const struct pairs *p, struct
     b->qt = qt;
 }
 
-static void block_scores(const struct attn_job *j, const struct pairs *p, const struct attn_block *b,
+static void block_scores(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
                          uint32_t n_pos) {
     uint32_t bt = b->block_tokens;
     for (uint32_t pos = 0; pos < n_pos; pos += bt) {
         const uint8_t *k = head_k(j, p, pos / bt);
-        if (pos + 2 * bt < n_pos)
-            prefetch_head(j, b, head_k(j, p, pos / bt + 2));
+        bool more = pos + PAGES_AHEAD * bt < n_pos;
+        b->ahead = more ? (intptr_t)head_k(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)k : 0;
         j->impl->attn_scores(b, k, pos, MIN(bt, n_pos - pos));
     }
 }
 
 /* Positions that all pairs see go through the kernel page by page; the triangle at the end, where a
  * later row sees what an earlier one must not, position by position with the pairs that see it. */
-static void block_values(const struct attn_job *j, const struct pairs *p, const struct attn_block *b) {
+static void block_values(const struct attn_job *j, const struct pairs *p, struct attn_block *b) {
     uint32_t bt = b->block_tokens;
     uint32_t common = pair_last(p, 0) + 1, end = pair_last(p, p->n - 1) + 1;
     for (uint32_t pos = 0; pos < common; pos += bt) {
         const uint8_t *v = head_v(j, p, pos / bt);
-        if (pos + 2 * bt < common)
-            prefetch_head(j, b, head_v(j, p, pos / bt + 2));
+        bool more = pos + PAGES_AHEAD * bt < common;
+        b->ahead = more ? (intptr_t)head_v(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)v : 0;
         j->impl->attn_values(b, v, pos, 0, MIN(bt, common - pos), 0);
     }
     uint32_t first = 0;

@@ -105,6 +105,9 @@ struct attn_block {
     const float *qt; /* [head_dim][rh], scaled */
     float *s; /* scores, then probabilities: [position / 16][rh][16] */
     float *acc; /* [rh][head_dim] */
+    /* Bytes from what a kernel reads to what will be read a few pages later; 0 near the end. A decode row
+     * takes K and V from far caches, and the hardware prefetcher stops at 4 KiB. */
+    intptr_t ahead;
 };
 
 struct kern_impl {

@@ -139,6 +139,11 @@ ALWAYS_INLINE __m256 load_kv(const uint8_t *p, size_t i, const bool f16) {
     return _mm256_loadu_ps((const float *)(const void *)(p + 4 * i));
 }
 
+/* The line of what 16 lanes read now, `ahead` of it (kern_impl.h). */
+ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead) {
+    _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), _MM_HINT_T0);
+}
+
 /* N of the block's pairs, from pair `first` on, x 16 tokens: a lane is a token. */
 #define S_ZERO(i) __m256 lo##i = _mm256_setzero_ps(), hi##i = _mm256_setzero_ps();
 #define S_FMA(i)                                                                                   \
@@ -172,6 +177,7 @@ ALWAYS_INLINE __m256 load_kv(const uint8_t *p, size_t i, const bool f16) {
         ROWS_##N(S_ZERO)                                                                           \
         for (uint32_t d = 0; d < b->head_dim; d++, q += b->rh) {                                   \
             __m256 k0 = load_kv(k, 0, f16), k1 = load_kv(k, 8, f16);                               \
+            fetch_ahead(k, b->ahead);                                                              \
             k += b->block_tokens * (f16 ? 2u : 4u);                                                \
             ROWS_##N(S_FMA)                                                                        \
         }                                                                                          \
@@ -185,6 +191,7 @@ ALWAYS_INLINE __m256 load_kv(const uint8_t *p, size_t i, const bool f16) {
         for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                                       \
             const float *p = b->s + ((size_t)(pos / 16) * b->rh + first) * 16 + pos % 16;          \
             __m256 v0 = load_kv(v, 0, f16), v1 = load_kv(v, 8, f16);                               \
+            fetch_ahead(v, b->ahead);                                                              \
             ROWS_##N(A_FMA)                                                                        \
         }                                                                                          \
         ROWS_##N(A_STORE)                                                                          \
