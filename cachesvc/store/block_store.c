@@ -55,7 +55,8 @@ static int open_disk(struct block_store *s, struct errbuf *eb) {
         return 0;
     s->exec = s->cfg.exec;
     if (!s->exec) {
-        int rv = disk_exec_loop_new(&s->own_exec, s->cfg.work, s->cfg.max_disk_reads + STORE_MAX_WRITES + DISK_ROUND_OPS + 2);
+        int rv = disk_exec_loop_new(&s->own_exec, s->cfg.work,
+                                    s->cfg.max_disk_reads + STORE_MAX_WRITES + DISK_ROUND_OPS + 2);
         if (rv < 0)
             return err_set(eb, rv, "disk pool");
         s->exec = s->own_exec;
@@ -108,8 +109,8 @@ static int take_memory(struct block_store *s) {
     s->put_blks = alloc_array((size_t)c->max_puts * c->max_put_blocks, sizeof(*s->put_blks));
     s->reads = alloc_array(c->max_disk_reads, sizeof(*s->reads));
     s->behind = alloc_array(s->behind_cap, sizeof(*s->behind));
-    if (!s->ns || !s->ns_class || !s->sessions || !s->leases || !s->items || !s->puts || !s->put_blks ||
-        !s->reads || !s->behind)
+    if (!s->ns || !s->ns_class || !s->sessions || !s->leases || !s->items || !s->puts ||
+        !s->put_blks || !s->reads || !s->behind)
         return ERR_NOMEM;
     init_pools(s);
     uint64_t seed;
@@ -159,11 +160,13 @@ static int open_parts(struct block_store *s, struct errbuf *eb) {
         return err_set(eb, rv, "store tables for %u blocks", c->max_blocks);
     const struct slots_cfg *sc = &s->ram.slots.cfg;
     s->lease_cap_bytes = (uint64_t)sc->n_extents * sc->extent_bytes / 5 * 4;
-    policy_lru_init(&s->policy, &s->dir, &s->ram.slots, s->has_disk ? &s->disk.slots : NULL, s->ns_class);
+    policy_lru_init(&s->policy, &s->dir, &s->ram.slots, s->has_disk ? &s->disk.slots : NULL,
+                    s->ns_class);
     return s->has_disk ? store_recover(s, eb) : 0;
 }
 
-int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg, struct errbuf *eb) {
+int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg,
+                     struct errbuf *eb) {
     struct block_store *s = calloc(1, sizeof(*s));
     if (!s)
         return err_set(eb, ERR_NOMEM, "store");
@@ -171,7 +174,8 @@ int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg
     set_defaults(&s->cfg);
     s->clk = s->cfg.clk;
     s->ram.fd = -1;
-    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->free_puts, &s->free_reads, &s->free_writes, &s->evicts};
+    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->free_puts,
+                            &s->free_reads,    &s->free_writes,   &s->evicts};
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
         list_init(lists[i]);
     int rv = open_parts(s, eb);
@@ -227,8 +231,9 @@ void block_store_drain(struct block_store *s, block_store_cb cb, void *arg) {
 static bool close_progress(struct block_store *s) {
     if (!s->close_cb)
         return false;
-    bool is_busy = s->has_disk && (!disk_tier_is_idle(&s->disk) || s->st.now.reads_in_flight ||
-                                   s->st.now.writes_in_flight || s->evict_waiting || s->drain_waiting);
+    bool is_busy =
+        s->has_disk && (!disk_tier_is_idle(&s->disk) || s->st.now.reads_in_flight ||
+                        s->st.now.writes_in_flight || s->evict_waiting || s->drain_waiting);
     if (is_busy)
         return false;
     for (struct list *l; (l = list_pop_front(&s->evicts));) {
@@ -282,7 +287,8 @@ uint32_t block_store_min_slot_bytes(const struct block_store *s) {
 
 /* ---- namespaces ---------------------------------------------------------------------------- */
 
-int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST_BYTES], uint32_t *ret_ns) {
+int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST_BYTES],
+                        uint32_t *ret_ns) {
     for (uint32_t i = 0; i < s->n_ns; i++) {
         if (memcmp(s->ns[i].digest, digest, DIGEST_BYTES) != 0)
             continue;
@@ -292,26 +298,29 @@ int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST
     return ERR_NOTFOUND;
 }
 
-static int shape_class(struct block_store *s, const struct store_ns_shape *sh, uint32_t *ret_slot_bytes,
-                       struct errbuf *eb) {
+static int shape_class(struct block_store *s, const struct store_ns_shape *sh,
+                       uint32_t *ret_slot_bytes, struct errbuf *eb) {
     uint64_t slot = ((uint64_t)sh->payload_bytes + 8ull * sh->n_ranges + 4095) / 4096 * 4096;
     bool ok = sh->n_ranges && sh->range_bytes && sh->payload_bytes % 8 == 0 &&
               (uint64_t)sh->n_ranges * sh->range_bytes == sh->payload_bytes;
     if (!ok)
-        return err_set(eb, ERR_INVALID, "%u bytes in %u ranges of %u", sh->payload_bytes, sh->n_ranges, sh->range_bytes);
+        return err_set(eb, ERR_INVALID, "%u bytes in %u ranges of %u", sh->payload_bytes,
+                       sh->n_ranges, sh->range_bytes);
     slot = MAX(slot, s->cfg.min_slot_bytes);
     if (slot > UINT32_MAX || !slots_per_extent(&s->ram.slots, (uint32_t)slot) ||
         (s->has_disk && !slots_per_extent(&s->disk.slots, (uint32_t)slot)))
-        return err_set(eb, ERR_INVALID, "a block of %u bytes does not fit an extent", sh->payload_bytes);
+        return err_set(eb, ERR_INVALID, "a block of %u bytes does not fit an extent",
+                       sh->payload_bytes);
     *ret_slot_bytes = (uint32_t)slot;
     int cls = slots_class(&s->ram.slots, (uint32_t)slot);
     if (cls >= 0 && s->has_disk)
-        CHECK(slots_class(&s->disk.slots, (uint32_t)slot) == cls); /* one numbering for both tiers */
+        CHECK(slots_class(&s->disk.slots, (uint32_t)slot) ==
+              cls); /* one numbering for both tiers */
     return cls < 0 ? err_set(eb, cls, "too many block sizes") : cls;
 }
 
-int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES], const struct store_ns_shape *shape,
-                 uint32_t *ret_ns, struct errbuf *eb) {
+int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
+                 const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb) {
     uint32_t ns;
     if (block_store_ns_find(s, digest, &ns) == 0) {
         if (memcmp(&s->ns[ns].shape, shape, sizeof(*shape)) != 0)
@@ -334,7 +343,8 @@ int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES], cons
 }
 
 int block_store_ns_register(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
-                            const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb) {
+                            const struct store_ns_shape *shape, uint32_t *ret_ns,
+                            struct errbuf *eb) {
     return store_ns_add(s, digest, shape, ret_ns, eb);
 }
 
@@ -344,7 +354,10 @@ uint32_t block_store_ns_count(const struct block_store *s) {
 
 void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_ns_info *ret) {
     const struct store_ns *n = &s->ns[ns];
-    *ret = (struct store_ns_info){.shape = n->shape, .slot_bytes = n->slot_bytes, .n_ram = n->n_tier[DIR_RAM], .n_disk = n->n_tier[DIR_DISK]};
+    *ret = (struct store_ns_info){.shape = n->shape,
+                                  .slot_bytes = n->slot_bytes,
+                                  .n_ram = n->n_tier[DIR_RAM],
+                                  .n_disk = n->n_tier[DIR_DISK]};
     memcpy(ret->digest, n->digest, DIGEST_BYTES);
 }
 

@@ -1,12 +1,12 @@
 /* block_store.h - the store of one node: opaque ids in, opaque bytes out. The contract of store/.
  *
- * Thread:  loop thread only, callbacks too. Payload memory behind a store_ref or an opened put may be
- *          read or written by the loop's own socket calls.
- * Memory:  all of it is taken in block_store_open(); at a bound the answer is ERR_BUSY, never growth.
- *          Request structs (store_fetch, store_commit, store_evict) belong to the caller and must stay
- *          until their callback or their cancel.
- * Units:   bytes; monotonic nanoseconds inside, wall clock seconds in records.
- * Visible: a block can be found only after its COMMIT, with its checksum verified on our own copy. */
+ * Thread:  loop thread only, callbacks too. Payload memory behind a store_ref or an opened put may
+ * be read or written by the loop's own socket calls. Memory:  all of it is taken in
+ * block_store_open(); at a bound the answer is ERR_BUSY, never growth. Request structs
+ * (store_fetch, store_commit, store_evict) belong to the caller and must stay until their callback
+ * or their cancel. Units:   bytes; monotonic nanoseconds inside, wall clock seconds in records.
+ * Visible: a block can be found only after its COMMIT, with its checksum verified on our own copy.
+ */
 #pragma once
 
 #include "common/block_id.h"
@@ -25,12 +25,13 @@ struct loop_work;   /* common/loop_work.h */
 /* ---- configuration ------------------------------------------------------------------------- */
 
 struct block_store_cfg {
-    uint64_t ram_bytes;        /* whole memory file: generation table, reserve and slots */
-    uint64_t disk_bytes;       /* 0: no disk tier */
-    const char *data_dir;      /* for the disk tier; exists, writable */
-    uint64_t ram_extent_bytes; /* 0: chosen from ram_bytes */
+    uint64_t ram_bytes;         /* whole memory file: generation table, reserve and slots */
+    uint64_t disk_bytes;        /* 0: no disk tier */
+    const char *data_dir;       /* for the disk tier; exists, writable */
+    uint64_t ram_extent_bytes;  /* 0: chosen from ram_bytes */
     uint64_t disk_extent_bytes; /* 0: 64 MiB */
-    uint64_t bounce_bytes;     /* reserve for disk reads inside ram_bytes; 0: chosen, none without disk */
+    uint64_t
+        bounce_bytes; /* reserve for disk reads inside ram_bytes; 0: chosen, none without disk */
     uint32_t min_slot_bytes;   /* 0: 64 KiB; a multiple of 4096 */
     uint32_t max_blocks;       /* directory entries, holes too; 0: (ram + disk) / 256 KiB */
     uint32_t max_namespaces;   /* 0: 256 */
@@ -43,31 +44,33 @@ struct block_store_cfg {
     uint64_t lease_ttl_ns;     /* 0: 5 s; ends without a heartbeat */
     uint64_t put_ttl_ns;       /* 0: 30 s; a put without progress is aborted */
     bool no_huge_pages, no_background_touch; /* tests: 4 KiB pages, all slots open at once */
-    bool buffered_io;          /* tests and odd file systems: never try O_DIRECT */
-    const struct clock *clk;   /* NULL: the real one */
-    struct loop_work *work;    /* the disk pool (owned by the caller, outlives the store); NULL: exec */
-    struct disk_exec *exec;    /* tests: a pool of their own */
+    bool buffered_io;                        /* tests and odd file systems: never try O_DIRECT */
+    const struct clock *clk;                 /* NULL: the real one */
+    struct loop_work
+        *work; /* the disk pool (owned by the caller, outlives the store); NULL: exec */
+    struct disk_exec *exec; /* tests: a pool of their own */
 
-    /* What became visible and what left the node altogether, for the index; either may be NULL. Called
-     * from inside store calls: do not call the store back from them. */
+    /* What became visible and what left the node altogether, for the index; either may be NULL.
+     * Called from inside store calls: do not call the store back from them. */
     void (*on_visible)(void *arg, const struct block_id *id);
     void (*on_gone)(void *arg, const struct block_id *id);
     void *hook_arg;
 };
 
-/* Recovers what the disk tier holds before it returns; those blocks are not announced by on_visible, they can
- * be listed. Errors are clear text in eb: disk full, directory
- * locked by another process, file of another geometry. */
-int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg, struct errbuf *eb);
+/* Recovers what the disk tier holds before it returns; those blocks are not announced by
+ * on_visible, they can be listed. Errors are clear text in eb: disk full, directory locked by
+ * another process, file of another geometry. */
+int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg,
+                     struct errbuf *eb);
 /* A text to log once after the start (the file system refuses O_DIRECT ...), or NULL. */
 const char *block_store_warning(const struct block_store *s);
 
-/* Writes everything dirty to disk and syncs, then calls back (0 or an error). Drain and close call back
- * from block_store_tick() (close without a disk: from inside the call), so keep ticking. */
+/* Writes everything dirty to disk and syncs, then calls back (0 or an error). Drain and close call
+ * back from block_store_tick() (close without a disk: from inside the call), so keep ticking. */
 typedef void (*block_store_cb)(void *arg, int rv);
 void block_store_drain(struct block_store *s, block_store_cb cb, void *arg);
-/* Fails what is pending with ERR_CANCELED, waits for disk work in flight, frees everything, calls back.
- * Sessions must have been closed. */
+/* Fails what is pending with ERR_CANCELED, waits for disk work in flight, frees everything, calls
+ * back. Sessions must have been closed. */
 void block_store_close(struct block_store *s, block_store_cb cb, void *arg);
 
 /* Leases and puts past their time, write-behind, disk retries. Call it about ten times a second. */
@@ -76,8 +79,8 @@ void block_store_tick(struct block_store *s);
 /* The memory file, for descriptor passing and sendfile; sealed after our own mapping. */
 int block_store_memfd(const struct block_store *s);
 uint64_t block_store_memfd_bytes(const struct block_store *s);
-/* The file begins with one u64 generation for each min_slot_bytes of the file: generation of the slot at
- * file offset o is entry o / min_slot_bytes. */
+/* The file begins with one u64 generation for each min_slot_bytes of the file: generation of the
+ * slot at file offset o is entry o / min_slot_bytes. */
 uint32_t block_store_min_slot_bytes(const struct block_store *s);
 
 /* ---- namespaces ---------------------------------------------------------------------------- */
@@ -88,15 +91,17 @@ struct store_ns_shape {
 /* *ret_ns is a small number, stable while the store is open; the same digest gives the same number.
  * ERR_INVALID: impossible shape, or the digest is known with another one. ERR_BUSY: too many. */
 int block_store_ns_register(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
-                            const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb);
-int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST_BYTES], uint32_t *ret_ns);
+                            const struct store_ns_shape *shape, uint32_t *ret_ns,
+                            struct errbuf *eb);
+int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST_BYTES],
+                        uint32_t *ret_ns);
 
 /* ---- sessions: owners of leases and puts --------------------------------------------------- */
 
 struct store_session; /* opaque, from a fixed pool */
 int block_store_session_open(struct block_store *s, struct store_session **ret); /* 0, ERR_BUSY */
-/* Releases its leases, aborts its puts; slots that still receive are freed when block_store_put_filled()
- * or _unfilled() ends them. NULL is a no-op. */
+/* Releases its leases, aborts its puts; slots that still receive are freed when
+ * block_store_put_filled() or _unfilled() ends them. NULL is a no-op. */
 void block_store_session_close(struct store_session *ss);
 void block_store_session_heartbeat(struct store_session *ss); /* renews its leases */
 
@@ -139,9 +144,9 @@ struct store_ref {
     const uint8_t *payload; /* [payload_bytes], then sums, in the memory file */
     const uint8_t *sums;    /* [n_ranges] XXH3-64, little-endian u64 */
     uint32_t payload_bytes, n_ranges;
-    uint64_t checksum;  /* of the list of sums */
-    uint64_t file_off;  /* of payload in the memory file */
-    uint32_t slot;      /* the store's */
+    uint64_t checksum; /* of the list of sums */
+    uint64_t file_off; /* of payload in the memory file */
+    uint32_t slot;     /* the store's */
 };
 
 /* rv 0: *ref is the callee's now. ERR_NOTFOUND: a miss (evicted, or its bytes were bad). */
@@ -155,8 +160,9 @@ struct store_fetch { /* caller's memory; private but for cb and arg */
 };
 /* 1: *ret_ref is filled now, no callback. 0: cb comes exactly once, never from inside this call.
  * ERR_NOTFOUND, ERR_BUSY: now, no callback. */
-int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns, const struct block_id *id,
-                      struct store_ref *ret_ref, store_fetch_cb cb, void *arg);
+int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
+                      const struct block_id *id, struct store_ref *ret_ref, store_fetch_cb cb,
+                      void *arg);
 void block_store_fetch_cancel(struct store_fetch *f); /* no callback any more */
 void block_store_ref_drop(struct block_store *s, struct store_ref *ref);
 
@@ -172,7 +178,8 @@ enum store_put_status {
 enum store_put_flags { STORE_PUT_PARENT_ELSEWHERE = 1 }; /* the parent belongs to another node */
 
 struct store_put_block {
-    struct block_id id, parent; /* parent: of depth 0 it is the namespace's root, which has no entry */
+    struct block_id id,
+        parent; /* parent: of depth 0 it is the namespace's root, which has no entry */
     uint32_t depth, flags;
     uint64_t checksum; /* of the list of range checksums */
 };
@@ -183,25 +190,28 @@ struct store_put_args {
     uint64_t group;
 };
 
-struct store_put; /* opaque, from a fixed pool, lives until block_store_put_end() or its session ends */
+struct store_put; /* opaque, from a fixed pool, lives until block_store_put_end() or its session
+                     ends */
 
-/* status[n] is filled on 0. *ret is NULL when nothing is wanted. ERR_INVALID (wire: BAD_REQUEST): depth,
- * parent or namespace do not fit; nothing was begun. ERR_BUSY: no put free; nothing was begun. */
+/* status[n] is filled on 0. *ret is NULL when nothing is wanted. ERR_INVALID (wire: BAD_REQUEST):
+ * depth, parent or namespace do not fit; nothing was begun. ERR_BUSY: no put free; nothing was
+ * begun. */
 int block_store_put_begin(struct store_session *ss, const struct store_put_args *a, uint8_t *status,
                           struct store_put **ret, struct errbuf *eb);
 uint64_t block_store_put_id(const struct store_put *p); /* unique while the store is open */
 struct store_put *block_store_put_find(struct store_session *ss, uint64_t put_id);
 
-/* Where block i's payload_bytes go; NULL when the block is not wanted, already filled, open, or aborted.
- * Until put_filled() or put_unfilled() the slot cannot be reused, whatever happens to the put; call one
- * of them exactly once for each open, also after the put or its session has ended. */
+/* Where block i's payload_bytes go; NULL when the block is not wanted, already filled, open, or
+ * aborted. Until put_filled() or put_unfilled() the slot cannot be reused, whatever happens to the
+ * put; call one of them exactly once for each open, also after the put or its session has ended. */
 struct store_fill {
     uint8_t *payload;
     uint32_t payload_bytes, slot;
 };
-int block_store_put_open(struct store_put *p, uint32_t i, struct store_fill *ret); /* 0, ERR_NOTFOUND, ERR_EXISTS */
-/* All bytes are there: takes the checksums of our copy. 0; ERR_CORRUPT: not the announced one, block
- * aborted; ERR_CANCELED: the block was aborted meanwhile. */
+int block_store_put_open(struct store_put *p, uint32_t i,
+                         struct store_fill *ret); /* 0, ERR_NOTFOUND, ERR_EXISTS */
+/* All bytes are there: takes the checksums of our copy. 0; ERR_CORRUPT: not the announced one,
+ * block aborted; ERR_CANCELED: the block was aborted meanwhile. */
 int block_store_put_filled(struct block_store *s, struct store_fill *f);
 void block_store_put_unfilled(struct block_store *s, struct store_fill *f); /* block aborted */
 
@@ -215,12 +225,13 @@ struct store_commit { /* caller's memory; private */
     uint32_t n_wait, n_done;
     bool in_call;
 };
-/* Names blocks of the put by index; waits for their payloads. Blocks that were not wanted count as done
- * when present. 1: done now, *ret_done set, no callback. 0: cb comes once, unless cancelled.
+/* Names blocks of the put by index; waits for their payloads. Blocks that were not wanted count as
+ * done when present. 1: done now, *ret_done set, no callback. 0: cb comes once, unless cancelled.
  * ERR_INVALID: an index out of range or already committed. */
-int block_store_put_commit(struct store_put *p, struct store_commit *c, const uint32_t *idx, uint32_t n,
-                           uint32_t *ret_done, store_commit_cb cb, void *arg);
-void block_store_put_commit_cancel(struct store_commit *c); /* the commit stands, the callback does not */
+int block_store_put_commit(struct store_put *p, struct store_commit *c, const uint32_t *idx,
+                           uint32_t n, uint32_t *ret_done, store_commit_cb cb, void *arg);
+void block_store_put_commit_cancel(
+    struct store_commit *c); /* the commit stands, the callback does not */
 /* Aborts what is not committed; a waiting commit's callback is called. The handle is gone. */
 void block_store_put_end(struct store_put *p);
 
@@ -236,7 +247,8 @@ struct store_filter { /* all set conditions must hold; none set: everything */
     bool descendants; /* with ids: also everything below them */
 };
 /* What an operator removed does not come back: headers are cleared and synced before the callback.
- * Matching blocks are invisible when the call returns. The callback may come from inside the call. */
+ * Matching blocks are invisible when the call returns. The callback may come from inside the call.
+ */
 struct store_evict { /* caller's memory; private */
     struct list link;
     void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes);
@@ -256,14 +268,21 @@ struct store_block_info {
     uint8_t ram, disk; /* enum store_tier_state */
     bool hole, filling, foreign;
 };
-enum store_tier_state { TIER_NONE = 0, TIER_READING = 1, TIER_WRITING = 2, TIER_CLEAN = 3, TIER_DIRTY = 4 };
+enum store_tier_state {
+    TIER_NONE = 0,
+    TIER_READING = 1,
+    TIER_WRITING = 2,
+    TIER_CLEAN = 3,
+    TIER_DIRTY = 4
+};
 const char *store_tier_state_name(uint8_t state);
 
-int block_store_inspect(const struct block_store *s, const struct block_id *id, struct store_block_info *ret);
-/* Resident blocks that match, at most max; *cursor 0 to begin, 0 again when the end was reached. One call
- * looks at a bounded number of entries, so it may return few or none before the end. */
-uint32_t block_store_list(const struct block_store *s, const struct store_filter *f, uint64_t *cursor,
-                          struct store_block_info *ret, uint32_t max);
+int block_store_inspect(const struct block_store *s, const struct block_id *id,
+                        struct store_block_info *ret);
+/* Resident blocks that match, at most max; *cursor 0 to begin, 0 again when the end was reached.
+ * One call looks at a bounded number of entries, so it may return few or none before the end. */
+uint32_t block_store_list(const struct block_store *s, const struct store_filter *f,
+                          uint64_t *cursor, struct store_block_info *ret, uint32_t max);
 
 struct store_ns_info {
     uint8_t digest[DIGEST_BYTES];
@@ -274,66 +293,67 @@ struct store_ns_info {
 uint32_t block_store_ns_count(const struct block_store *s);
 void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_ns_info *ret);
 
-/* Counters since the start. lookup_block = hit_ram_block + hit_disk_block + miss_block, always: a block
- * behind the first gap is a miss. Only lookups with TOUCH count; blocks below `have` do not. */
-#define STORE_COUNTERS(X)                                                                            \
-    X(lookup, "chains looked up")                                                                    \
-    X(lookup_block, "blocks looked up")                                                              \
-    X(hit_ram_block, "blocks found in RAM")                                                          \
-    X(hit_disk_block, "blocks found on disk only")                                                   \
-    X(miss_block, "blocks not found, or behind a gap")                                               \
-    X(fetch_ram, "blocks served from RAM")                                                           \
-    X(fetch_disk, "blocks served after a disk read")                                                 \
-    X(fetch_miss, "fetches of a block that was not there")                                           \
-    X(fetch_busy, "fetches refused at a limit")                                                      \
-    X(promoted, "blocks read from disk into RAM")                                                    \
-    X(bounced, "blocks served from the reserve, not promoted")                                       \
-    X(put_wanted, "blocks begun")                                                                    \
-    X(put_present, "blocks offered that were resident")                                              \
-    X(put_in_flight, "blocks offered that somebody else was writing")                                \
-    X(put_busy, "blocks refused at a limit")                                                         \
-    X(put_corrupt, "payloads that did not match their checksum")                                     \
-    X(put_bad, "puts whose parents, depths or namespace did not fit")                                \
-    X(put_expired, "puts aborted for lack of progress")                                              \
-    X(conflict, "blocks offered with another checksum than the resident one")                        \
-    X(committed, "blocks made visible")                                                              \
-    X(aborted, "blocks begun and not made visible")                                                  \
-    X(evicted, "blocks that left the node to make room")                                             \
-    X(evicted_ram, "RAM copies dropped to make room")                                                \
-    X(evicted_disk, "disk copies dropped to make room")                                              \
-    X(removed, "blocks removed by an operator")                                                      \
-    X(disk_written, "blocks written to disk")                                                        \
-    X(disk_write_error, "disk writes that failed")                                                   \
-    X(disk_read_error, "disk reads that failed")                                                     \
-    X(disk_corrupt, "blocks whose bytes on disk were not what was written")                          \
-    X(disk_sync, "syncs of the disk file")                                                           \
-    X(recovered, "blocks found on disk at start")                                                    \
-    X(recover_ignored, "headers at start that were broken or superseded")                            \
-    X(lease_granted, "leases granted")                                                               \
-    X(lease_expired, "leases that ended without release")                                            \
+/* Counters since the start. lookup_block = hit_ram_block + hit_disk_block + miss_block, always: a
+ * block behind the first gap is a miss. Only lookups with TOUCH count; blocks below `have` do not.
+ */
+#define STORE_COUNTERS(X)                                                                          \
+    X(lookup, "chains looked up")                                                                  \
+    X(lookup_block, "blocks looked up")                                                            \
+    X(hit_ram_block, "blocks found in RAM")                                                        \
+    X(hit_disk_block, "blocks found on disk only")                                                 \
+    X(miss_block, "blocks not found, or behind a gap")                                             \
+    X(fetch_ram, "blocks served from RAM")                                                         \
+    X(fetch_disk, "blocks served after a disk read")                                               \
+    X(fetch_miss, "fetches of a block that was not there")                                         \
+    X(fetch_busy, "fetches refused at a limit")                                                    \
+    X(promoted, "blocks read from disk into RAM")                                                  \
+    X(bounced, "blocks served from the reserve, not promoted")                                     \
+    X(put_wanted, "blocks begun")                                                                  \
+    X(put_present, "blocks offered that were resident")                                            \
+    X(put_in_flight, "blocks offered that somebody else was writing")                              \
+    X(put_busy, "blocks refused at a limit")                                                       \
+    X(put_corrupt, "payloads that did not match their checksum")                                   \
+    X(put_bad, "puts whose parents, depths or namespace did not fit")                              \
+    X(put_expired, "puts aborted for lack of progress")                                            \
+    X(conflict, "blocks offered with another checksum than the resident one")                      \
+    X(committed, "blocks made visible")                                                            \
+    X(aborted, "blocks begun and not made visible")                                                \
+    X(evicted, "blocks that left the node to make room")                                           \
+    X(evicted_ram, "RAM copies dropped to make room")                                              \
+    X(evicted_disk, "disk copies dropped to make room")                                            \
+    X(removed, "blocks removed by an operator")                                                    \
+    X(disk_written, "blocks written to disk")                                                      \
+    X(disk_write_error, "disk writes that failed")                                                 \
+    X(disk_read_error, "disk reads that failed")                                                   \
+    X(disk_corrupt, "blocks whose bytes on disk were not what was written")                        \
+    X(disk_sync, "syncs of the disk file")                                                         \
+    X(recovered, "blocks found on disk at start")                                                  \
+    X(recover_ignored, "headers at start that were broken or superseded")                          \
+    X(lease_granted, "leases granted")                                                             \
+    X(lease_expired, "leases that ended without release")                                          \
     X(extent_moved, "extents moved between slot sizes")
 
-#define STORE_GAUGES(X)                                                                              \
-    X(ram_bytes, "RAM tier size")                                                                    \
-    X(ram_used_bytes, "RAM slots in use")                                                            \
-    X(disk_bytes, "disk tier size")                                                                  \
-    X(disk_used_bytes, "disk slots in use")                                                          \
-    X(blocks, "resident blocks")                                                                     \
-    X(ram_blocks, "blocks in RAM")                                                                   \
-    X(disk_blocks, "blocks on disk")                                                                 \
-    X(holes, "entries kept for their children")                                                      \
-    X(max_blocks, "directory size")                                                                  \
-    X(dirty_blocks, "RAM blocks not on disk")                                                        \
-    X(filling_blocks, "blocks begun, not visible yet")                                               \
-    X(leased_blocks, "leased blocks")                                                                \
-    X(leased_bytes, "slots under lease")                                                             \
-    X(leases, "leases")                                                                              \
-    X(refs, "slots held by sends in flight")                                                         \
-    X(puts, "open puts")                                                                             \
-    X(put_bytes, "slots of open puts")                                                               \
-    X(sessions, "sessions")                                                                          \
-    X(reads_in_flight, "disk reads in flight or queued")                                             \
-    X(writes_in_flight, "disk writes in flight")                                                     \
+#define STORE_GAUGES(X)                                                                            \
+    X(ram_bytes, "RAM tier size")                                                                  \
+    X(ram_used_bytes, "RAM slots in use")                                                          \
+    X(disk_bytes, "disk tier size")                                                                \
+    X(disk_used_bytes, "disk slots in use")                                                        \
+    X(blocks, "resident blocks")                                                                   \
+    X(ram_blocks, "blocks in RAM")                                                                 \
+    X(disk_blocks, "blocks on disk")                                                               \
+    X(holes, "entries kept for their children")                                                    \
+    X(max_blocks, "directory size")                                                                \
+    X(dirty_blocks, "RAM blocks not on disk")                                                      \
+    X(filling_blocks, "blocks begun, not visible yet")                                             \
+    X(leased_blocks, "leased blocks")                                                              \
+    X(leased_bytes, "slots under lease")                                                           \
+    X(leases, "leases")                                                                            \
+    X(refs, "slots held by sends in flight")                                                       \
+    X(puts, "open puts")                                                                           \
+    X(put_bytes, "slots of open puts")                                                             \
+    X(sessions, "sessions")                                                                        \
+    X(reads_in_flight, "disk reads in flight or queued")                                           \
+    X(writes_in_flight, "disk writes in flight")                                                   \
     X(disk_degraded, "1 while the disk fails and RAM serves alone")
 
 struct block_store_stats {

@@ -3,7 +3,8 @@
 #include "common/check.h"
 #include "common/err.h"
 
-/* Ids come from clients, who could choose colliding ones; the seed keeps them from knowing which. */
+/* Ids come from clients, who could choose colliding ones; the seed keeps them from knowing which.
+ */
 static uint32_t slot_of(const struct directory *d, const struct block_id *id) {
     uint64_t w[4], h = d->seed;
     memcpy(w, id->b, sizeof(w));
@@ -21,7 +22,8 @@ int dir_init(struct directory *d, uint32_t cap, uint64_t seed) {
         table *= 2;
     if (table > 1ull << 32)
         return ERR_NOMEM;
-    *d = (struct directory){.mask = (uint32_t)(table - 1), .cap = cap, .free_head = DIR_NONE, .seed = seed};
+    *d = (struct directory){
+        .mask = (uint32_t)(table - 1), .cap = cap, .free_head = DIR_NONE, .seed = seed};
     d->entries = alloc_array(cap, sizeof(*d->entries));
     d->table = malloc(table * sizeof(*d->table));
     if (!d->entries || !d->table) {
@@ -78,7 +80,8 @@ uint32_t dir_add(struct directory *d, const struct block_id *id) {
     return idx;
 }
 
-/* Linear probing needs no tombstones: pull back every follower whose own place lies at or before the gap. */
+/* Linear probing needs no tombstones: pull back every follower whose own place lies at or before
+ * the gap. */
 static void table_remove(struct directory *d, uint32_t gap) {
     for (uint32_t at = (gap + 1) & d->mask; d->table[at] != DIR_NONE; at = (at + 1) & d->mask) {
         uint32_t home = slot_of(d, &d->entries[d->table[at]].id);

@@ -1,15 +1,15 @@
 /* directory.h - every block this node knows: id to entry, and the tree of parents and children.
  *
  * Thread:  loop thread.
- * Memory:  entries and table are taken in dir_init(); an entry is at most 128 bytes. Nothing allocates
- *          later; dir_add() answers DIR_NONE when full.
- * An entry is named by its 32-bit index, which stays while the entry lives. An index that was kept across
- * calls is checked with the entry's put sequence: a reused entry has another one, a hole has 0.
+ * Memory:  entries and table are taken in dir_init(); an entry is at most 128 bytes. Nothing
+ * allocates later; dir_add() answers DIR_NONE when full. An entry is named by its 32-bit index,
+ * which stays while the entry lives. An index that was kept across calls is checked with the
+ * entry's put sequence: a reused entry has another one, a hole has 0.
  *
- * States:  FILLING (a put writes it), RESIDENT (bytes in some tier), HOLE (no bytes, kept for children).
- * Held:    leased, pinned, filling, or with a held child. A held entry keeps its bytes in some tier, and
- *          so do its ancestors. The count of held children moves only when an entry's own answer
- *          changes, so a lease on a chain of n costs n steps, not n squared. */
+ * States:  FILLING (a put writes it), RESIDENT (bytes in some tier), HOLE (no bytes, kept for
+ * children). Held:    leased, pinned, filling, or with a held child. A held entry keeps its bytes
+ * in some tier, and so do its ancestors. The count of held children moves only when an entry's own
+ * answer changes, so a lease on a chain of n costs n steps, not n squared. */
 #pragma once
 
 #include "common/block_id.h"
@@ -41,11 +41,11 @@ struct dir_entry {
     uint16_t leases;
     uint16_t ns;
     uint16_t state : 2;
-    uint16_t ram : 3, disk : 3;    /* enum store_tier_state */
-    uint16_t foreign : 1;          /* hole whose bytes belong to another node */
-    uint16_t orphan : 1;           /* below a hole that is not foreign: evicted first */
-    uint16_t disk_declined : 1;    /* the disk has let it go: write it no more until it leaves RAM */
-    uint16_t in_lru : 2;           /* bit a tier */
+    uint16_t ram : 3, disk : 3; /* enum store_tier_state */
+    uint16_t foreign : 1;       /* hole whose bytes belong to another node */
+    uint16_t orphan : 1;        /* below a hole that is not foreign: evicted first */
+    uint16_t disk_declined : 1; /* the disk has let it go: write it no more until it leaves RAM */
+    uint16_t in_lru : 2;        /* bit a tier */
 };
 _Static_assert(sizeof(struct dir_entry) <= 128, "directory entry");
 
@@ -87,7 +87,7 @@ void dir_held_changed(struct directory *d, uint32_t idx, bool before);
 void dir_set_state(struct directory *d, uint32_t idx, enum dir_state state); /* keeps held counts */
 void dir_add_leases(struct directory *d, uint32_t idx, int n);
 
-/* Walk of the tree below root, root first and parents before children; DIR_NONE after the last. descend:
- * whether to go below cur. The entry cur may not be removed during the walk. */
+/* Walk of the tree below root, root first and parents before children; DIR_NONE after the last.
+ * descend: whether to go below cur. The entry cur may not be removed during the walk. */
 uint32_t dir_walk(const struct directory *d, uint32_t root, uint32_t cur, bool descend);
 uint32_t dir_n_children(const struct directory *d, uint32_t idx);

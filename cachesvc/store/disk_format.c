@@ -70,7 +70,8 @@ int disk_extent_decode(const uint8_t p[DISK_PAGE], struct disk_extent_hdr *ret) 
     ret->n_slots = wire_cur_u32(&c);
     ret->generation = wire_cur_u64(&c);
     wire_cur_copy(&c, ret->store_id, sizeof(ret->store_id));
-    bool ok = ret->slot_bytes && ret->slot_bytes % DISK_PAGE == 0 && ret->n_slots && ret->n_slots < UINT16_MAX;
+    bool ok = ret->slot_bytes && ret->slot_bytes % DISK_PAGE == 0 && ret->n_slots &&
+              ret->n_slots < UINT16_MAX;
     return ok ? 0 : ERR_CORRUPT;
 }
 

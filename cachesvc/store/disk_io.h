@@ -1,8 +1,8 @@
 /* disk_io.h - one read, write or sync of the disk file, done off the loop.
  *
- * A disk_op belongs to its submitter and is embedded in something pooled; between submit and done it is
- * the executor's. done() comes on the loop thread, exactly once for each accepted op. The executor is an
- * interface, so that tests can run ops when they like, fail them or tear them.
+ * A disk_op belongs to its submitter and is embedded in something pooled; between submit and done
+ * it is the executor's. done() comes on the loop thread, exactly once for each accepted op. The
+ * executor is an interface, so that tests can run ops when they like, fail them or tear them.
  * Thread: submit and done on the loop thread; disk_op_run() on any. */
 #pragma once
 
@@ -22,10 +22,10 @@ struct disk_op {
     int fd;
     uint8_t *buf; /* 4096-aligned, stays until done */
     uint64_t off;
-    uint32_t len; /* a multiple of 4096 */
+    uint32_t len;                     /* a multiple of 4096 */
     uint32_t payload_bytes, n_ranges; /* READ_BLOCK */
     uint64_t checksum;                /* READ_BLOCK: what the directory says */
-    int rv; /* 0, -errno, ERR_CORRUPT */
+    int rv;                           /* 0, -errno, ERR_CORRUPT */
     void (*done)(struct disk_op *op);
     void *arg;
 };
@@ -38,7 +38,8 @@ struct disk_exec {
 /* Does op here and now and sets op->rv. */
 void disk_op_run(struct disk_op *op);
 
-/* Production: the pool of common/loop_work.h, which the caller owns. depth: ops in the pool at once. */
+/* Production: the pool of common/loop_work.h, which the caller owns. depth: ops in the pool at
+ * once. */
 struct loop_work;
 int disk_exec_loop_new(struct disk_exec **ret, struct loop_work *w, uint32_t depth);
 void disk_exec_loop_free(struct disk_exec *x); /* no op may be in it */

@@ -17,13 +17,15 @@ static int open_file(struct disk_tier *t, const char *path, struct errbuf *eb) {
     if (!t->cfg.buffered)
         t->fd = open(path, flags | O_DIRECT, 0600);
     t->is_direct = t->fd >= 0;
-    if (t->fd < 0 && (t->cfg.buffered || errno == EINVAL)) /* tmpfs and some others know no O_DIRECT */
+    if (t->fd < 0 &&
+        (t->cfg.buffered || errno == EINVAL)) /* tmpfs and some others know no O_DIRECT */
         t->fd = open(path, flags, 0600);
     if (t->fd < 0)
         return err_set(eb, -errno, "open '%s': %s", path, strerror(errno));
     if (flock(t->fd, LOCK_EX | LOCK_NB) < 0)
-        return errno == EWOULDBLOCK ? err_set(eb, ERR_EXISTS, "'%s' is in use by another process", path)
-                                    : err_set(eb, -errno, "lock '%s': %s", path, strerror(errno));
+        return errno == EWOULDBLOCK
+                   ? err_set(eb, ERR_EXISTS, "'%s' is in use by another process", path)
+                   : err_set(eb, -errno, "lock '%s': %s", path, strerror(errno));
     return 0;
 }
 
@@ -40,8 +42,8 @@ static int preallocate(struct disk_tier *t, const char *path, struct errbuf *eb)
         return 0;
     if (is_new)
         (void)unlink(path); /* or a half-filled disk stays full */
-    return err_set(eb, -rv, "'%s' needs %llu bytes of disk: %s", path, (unsigned long long)t->cfg.disk_bytes,
-                   strerror(rv));
+    return err_set(eb, -rv, "'%s' needs %llu bytes of disk: %s", path,
+                   (unsigned long long)t->cfg.disk_bytes, strerror(rv));
 }
 
 static uint64_t choose_extent(const struct disk_tier_cfg *cfg) {
@@ -79,18 +81,21 @@ static int super_block(struct disk_tier *t, const char *path, struct errbuf *eb)
     if (rv < 0)
         return err_set(eb, rv, "'%s' is not a block file of this version; move it away", path);
     if (t->cfg.extent_bytes && t->cfg.extent_bytes != t->super.extent_bytes)
-        return err_set(eb, ERR_INVALID, "'%s' has extents of %llu bytes, not %llu; move it away", path,
-                       (unsigned long long)t->super.extent_bytes, (unsigned long long)t->cfg.extent_bytes);
+        return err_set(eb, ERR_INVALID, "'%s' has extents of %llu bytes, not %llu; move it away",
+                       path, (unsigned long long)t->super.extent_bytes,
+                       (unsigned long long)t->cfg.extent_bytes);
     if (t->cfg.min_slot_bytes != t->super.min_slot_bytes)
-        return err_set(eb, ERR_INVALID, "'%s' has a smallest slot of %u bytes, not %u; move it away", path,
+        return err_set(eb, ERR_INVALID,
+                       "'%s' has a smallest slot of %u bytes, not %u; move it away", path,
                        t->super.min_slot_bytes, t->cfg.min_slot_bytes);
     return 0;
 }
 
 static int tables(struct disk_tier *t, const char *path, struct errbuf *eb) {
     if (t->cfg.disk_bytes < DISK_PAGE + t->super.extent_bytes)
-        return err_set(eb, ERR_INVALID, "'%s': %llu bytes are smaller than one extent of %llu", path,
-                       (unsigned long long)t->cfg.disk_bytes, (unsigned long long)t->super.extent_bytes);
+        return err_set(eb, ERR_INVALID, "'%s': %llu bytes are smaller than one extent of %llu",
+                       path, (unsigned long long)t->cfg.disk_bytes,
+                       (unsigned long long)t->super.extent_bytes);
     uint64_t n = (t->cfg.disk_bytes - DISK_PAGE) / t->super.extent_bytes;
     struct slots_cfg sc = {
         .base_off = DISK_PAGE,

@@ -19,7 +19,8 @@ struct scanner {
     uint64_t n, cap, ignored;
     int rv;
 };
-/* What pass one says of an extent, kept in the tier's own arrays until pass two gives it its class. */
+/* What pass one says of an extent, kept in the tier's own arrays until pass two gives it its class.
+ */
 
 static int read_at(int fd, uint8_t *buf, size_t len, uint64_t off) {
     for (size_t got = 0; got < len;) {
@@ -46,7 +47,8 @@ static int keep(struct scanner *sc, uint32_t slot, const struct disk_slot_hdr *h
     return 0;
 }
 
-static int scan_table(struct scanner *sc, uint32_t ext, const struct disk_extent_hdr *eh, const uint8_t *table) {
+static int scan_table(struct scanner *sc, uint32_t ext, const struct disk_extent_hdr *eh,
+                      const uint8_t *table) {
     for (uint32_t i = 0; i < eh->n_slots; i++) {
         struct disk_slot_hdr h;
         int rv = disk_slot_decode(table + (size_t)i * DISK_SLOT_HDR_BYTES, &h);
@@ -84,7 +86,8 @@ static int scan_extent(struct scanner *sc, uint32_t ext, uint8_t *buf) {
         return 0;
     }
     t->slots.ext[ext].touch = eh.slot_bytes; /* for pass two */
-    uint64_t table = ((uint64_t)eh.n_slots * DISK_SLOT_HDR_BYTES + DISK_PAGE - 1) / DISK_PAGE * DISK_PAGE;
+    uint64_t table =
+        ((uint64_t)eh.n_slots * DISK_SLOT_HDR_BYTES + DISK_PAGE - 1) / DISK_PAGE * DISK_PAGE;
     rv = read_at(t->fd, buf, table, off + DISK_PAGE);
     return rv < 0 ? rv : scan_table(sc, ext, &eh, buf);
 }
@@ -120,12 +123,13 @@ static int give_classes(struct disk_tier *t) {
 }
 
 static int by_seq(const void *a, const void *b) {
-    uint64_t x = ((const struct disk_found *)a)->hdr.put_seq, y = ((const struct disk_found *)b)->hdr.put_seq;
+    uint64_t x = ((const struct disk_found *)a)->hdr.put_seq,
+             y = ((const struct disk_found *)b)->hdr.put_seq;
     return (x > y) - (x < y);
 }
 
-int disk_recover(struct disk_tier *t, struct disk_found **ret, uint64_t *ret_n, uint64_t *ret_ignored,
-                 struct errbuf *eb) {
+int disk_recover(struct disk_tier *t, struct disk_found **ret, uint64_t *ret_n,
+                 uint64_t *ret_ignored, struct errbuf *eb) {
     struct scan scan = {.t = t};
     struct scanner sc[SCANNERS] = {0};
     bool started[SCANNERS] = {false};

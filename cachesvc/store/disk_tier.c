@@ -37,8 +37,8 @@ static uint32_t pop_page(struct disk_tier *t) {
 /* The page's slots; stops at the end of the extent's table. */
 #define FOREACH_SLOT_OF_PAGE(t, page, slot)                                                        \
     for (uint32_t ext_ = (page) / (t)->pages_per_extent,                                           \
-                  i_ = (page) % (t)->pages_per_extent * DISK_HDRS_A_PAGE, end_ = i_ + DISK_HDRS_A_PAGE, \
-                  slot = slot_code(ext_, i_);                                                      \
+                  i_ = (page) % (t)->pages_per_extent * DISK_HDRS_A_PAGE,                          \
+                  end_ = i_ + DISK_HDRS_A_PAGE, slot = slot_code(ext_, i_);                        \
          i_ < end_ && i_ < (t)->slots.ext[ext_].n_slots; i_++, slot = slot_code(ext_, i_))
 
 static void set_stale(struct disk_tier *t, struct disk_slot *s, enum disk_stale v) {
@@ -173,7 +173,8 @@ static void start_round(struct disk_tier *t) {
             .kind = DISK_WRITE,
             .fd = t->fd,
             .buf = r->buf,
-            .off = slots_extent_off(&t->slots, ext) + DISK_PAGE + (uint64_t)(r->page % t->pages_per_extent) * DISK_PAGE,
+            .off = slots_extent_off(&t->slots, ext) + DISK_PAGE +
+                   (uint64_t)(r->page % t->pages_per_extent) * DISK_PAGE,
             .len = r->n_pages * DISK_PAGE,
             .done = on_round_written,
             .arg = t,
@@ -224,7 +225,8 @@ static void on_formatted(struct disk_op *op) {
         t->format_ext = UINT32_MAX;
         t->format_failed = false;
     } else {
-        /* Not opened: until its header is there, the old one would vouch for what is written now. */
+        /* Not opened: until its header is there, the old one would vouch for what is written now.
+         */
         t->format_failed = true;
     }
     tell_waiters(t, op->rv);
@@ -253,8 +255,8 @@ static void submit_format(struct disk_tier *t) {
         t->n_busy++;
 }
 
-/* The new generation must be on disk before a payload is: old slot headers, and bytes of payloads that look
- * like some, then belong to a generation that is gone. */
+/* The new generation must be on disk before a payload is: old slot headers, and bytes of payloads
+ * that look like some, then belong to a generation that is gone. */
 static void begin_format(struct disk_tier *t, uint32_t ext) {
     t->format_ext = ext;
     t->extent_gen[ext]++;
@@ -302,7 +304,8 @@ uint32_t disk_tier_take(struct disk_tier *t, uint32_t cls, uint32_t owner) {
     return slot;
 }
 
-void disk_tier_publish(struct disk_tier *t, uint32_t slot, struct disk_wait *w, void (*cb)(struct disk_wait *, int)) {
+void disk_tier_publish(struct disk_tier *t, uint32_t slot, struct disk_wait *w,
+                       void (*cb)(struct disk_wait *, int)) {
     struct disk_slot *s = disk_tier_side(t, slot);
     CHECK(s->state == DS_WRITING);
     s->state = DS_LIVE;
@@ -340,7 +343,8 @@ void disk_tier_clear_stale(struct disk_tier *t) {
     start_round(t);
 }
 
-int disk_tier_submit(struct disk_tier *t, struct disk_op *op, enum disk_op_kind kind, uint32_t slot, uint8_t *buf) {
+int disk_tier_submit(struct disk_tier *t, struct disk_op *op, enum disk_op_kind kind, uint32_t slot,
+                     uint8_t *buf) {
     op->kind = kind;
     op->fd = t->fd;
     op->buf = buf;

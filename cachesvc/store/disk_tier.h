@@ -1,18 +1,17 @@
 /* disk_tier.h - the disk tier: one preallocated file, its extents, and the queue of header changes.
  *
- * Headers are not kept in memory: a 4 KiB page of an extent's table is encoded, when it is written, from
- * what its eight slots hold at that moment (disk_tier.encode asks the directory). So a change is only a
- * mark on its page, and a write carries every change since the last one.
+ * Headers are not kept in memory: a 4 KiB page of an extent's table is encoded, when it is written,
+ * from what its eight slots hold at that moment (disk_tier.encode asks the directory). So a change
+ * is only a mark on its page, and a write carries every change since the last one.
  *
- * Group commit. Marked pages wait in one queue. A round takes what is queued (bounded), writes it, and when
- * all of it is written syncs once; whoever waits for a change is told after the sync of the round that
- * carried it. At most one round runs, hence at most one write a page.
+ * Group commit. Marked pages wait in one queue. A round takes what is queued (bounded), writes it,
+ * and when all of it is written syncs once; whoever waits for a change is told after the sync of
+ * the round that carried it. At most one round runs, hence at most one write a page.
  *
- * Slots:  FREE -> WRITING (payload in flight) -> LIVE (its header belongs in the table) -> FREE or CLEARING
- *         CLEARING -> CLEARED (in the running round) -> FREE (synced)
- * Stale:  a FREE or WRITING slot whose header on disk still names an old block: eviction forgets. After a
- *         restart such a block is back, whole, if its slot was not reused; an operator's removal clears
- *         stale headers too.
+ * Slots:  FREE -> WRITING (payload in flight) -> LIVE (its header belongs in the table) -> FREE or
+ * CLEARING CLEARING -> CLEARED (in the running round) -> FREE (synced) Stale:  a FREE or WRITING
+ * slot whose header on disk still names an old block: eviction forgets. After a restart such a
+ * block is back, whole, if its slot was not reused; an operator's removal clears stale headers too.
  * Thread: loop thread; disk work through disk_exec. Memory: all in disk_tier_init(). */
 #pragma once
 
@@ -72,8 +71,8 @@ struct disk_tier {
     uint64_t n_stale, n_syncs; /* stale slots; syncs done */
 
     uint32_t pages_per_extent;
-    uint32_t *queue;       /* ring of page numbers, each at most once */
-    uint8_t *page_flags;   /* [n_pages] */
+    uint32_t *queue;     /* ring of page numbers, each at most once */
+    uint8_t *page_flags; /* [n_pages] */
     uint32_t n_pages, q_head, q_len, n_failed;
     uint64_t n_queued, n_taken, n_synced; /* pages ever */
     struct list waits;                    /* by rising target */
@@ -98,13 +97,15 @@ bool disk_tier_is_idle(const struct disk_tier *t);
 
 /* A slot to write a payload to: WRITING, owned. SLOT_NONE: format an extent or make room. */
 uint32_t disk_tier_take(struct disk_tier *t, uint32_t cls, uint32_t owner);
-/* Gives a free extent to cls and writes its header; on_format follows. False: none free, or one is under way. */
+/* Gives a free extent to cls and writes its header; on_format follows. False: none free, or one is
+ * under way. */
 bool disk_tier_format(struct disk_tier *t, uint32_t cls);
 /* The same for an open extent without used slots, of whatever class. False: one is under way. */
 bool disk_tier_reformat(struct disk_tier *t, uint32_t ext, uint32_t cls);
 
 /* The payload is written: the header now belongs in the table; w is told when it is synced. */
-void disk_tier_publish(struct disk_tier *t, uint32_t slot, struct disk_wait *w, void (*cb)(struct disk_wait *, int));
+void disk_tier_publish(struct disk_tier *t, uint32_t slot, struct disk_wait *w,
+                       void (*cb)(struct disk_wait *, int));
 /* Forgets the slot's content: free at once, its header stays until reuse. */
 void disk_tier_forget(struct disk_tier *t, uint32_t slot, bool has_header);
 /* Clears the header of a LIVE slot; free when that is synced. */
@@ -115,7 +116,8 @@ void disk_tier_wait(struct disk_tier *t, struct disk_wait *w, void (*cb)(struct 
 void disk_tier_tick(struct disk_tier *t); /* tries failed writes again */
 
 /* Reads or writes a slot's whole content. 0 or ERR_BUSY. done sees op->rv. */
-int disk_tier_submit(struct disk_tier *t, struct disk_op *op, enum disk_op_kind kind, uint32_t slot, uint8_t *buf);
+int disk_tier_submit(struct disk_tier *t, struct disk_op *op, enum disk_op_kind kind, uint32_t slot,
+                     uint8_t *buf);
 void disk_tier_op_done(struct disk_tier *t); /* call it first in the done of such an op */
 
 static inline struct disk_slot *disk_tier_side(const struct disk_tier *t, uint32_t slot) {
@@ -127,7 +129,7 @@ struct disk_found {
     uint32_t slot;
     struct disk_slot_hdr hdr;
 };
-/* Reads all tables, gives extents their classes, returns valid headers in a malloc'd array (rising put_seq).
- * *ret_ignored counts broken ones. */
-int disk_recover(struct disk_tier *t, struct disk_found **ret, uint64_t *ret_n, uint64_t *ret_ignored,
-                 struct errbuf *eb);
+/* Reads all tables, gives extents their classes, returns valid headers in a malloc'd array (rising
+ * put_seq). *ret_ignored counts broken ones. */
+int disk_recover(struct disk_tier *t, struct disk_found **ret, uint64_t *ret_n,
+                 uint64_t *ret_ignored, struct errbuf *eb);

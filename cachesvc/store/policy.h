@@ -1,7 +1,7 @@
 /* policy.h - which block goes first. The store asks; it never walks a list itself.
  *
- * Lists are kept by tier and slot class, since room of one slot size is made among blocks of that size.
- * Thread: loop thread. Memory: links live in the directory entries. */
+ * Lists are kept by tier and slot class, since room of one slot size is made among blocks of that
+ * size. Thread: loop thread. Memory: links live in the directory entries. */
 #pragma once
 
 #include "cachesvc/store/directory.h"
@@ -14,13 +14,13 @@ typedef bool (*policy_accept_fn)(void *arg, uint32_t idx);
 
 struct policy_ops {
     const char *name;
-    /* Bytes of idx arrived in the tier: just colder than its parent when that is there (a child is never
-     * newer than its parent: COMMIT touched both), else at the warm end. */
+    /* Bytes of idx arrived in the tier: just colder than its parent when that is there (a child is
+     * never newer than its parent: COMMIT touched both), else at the warm end. */
     void (*insert)(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t idx);
     void (*remove)(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t idx);
-    /* idx and everything above it, in every tier it is in: the tail first, the head last, so that a parent
-     * is never older than its child. Walks through holes up to block 0 or an unknown parent. Returns the
-     * depth where it ended. */
+    /* idx and everything above it, in every tier it is in: the tail first, the head last, so that a
+     * parent is never older than its child. Walks through holes up to block 0 or an unknown parent.
+     * Returns the depth where it ended. */
     uint32_t (*touch_chain)(struct policy *p, uint32_t idx);
     /* idx moved below a hole, or out from below one; the entry's flag is set here. */
     void (*set_orphan)(struct policy *p, uint32_t cls, uint32_t idx, bool orphan);

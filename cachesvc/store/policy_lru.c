@@ -1,12 +1,14 @@
-/* Why LRU needs no special care for leaves: a touch walks from the deepest block to block 0, so on any
- * list a parent sits warmer than its children, and the cold end is a leaf of what is left. Only two things
- * break that order: a block that lost its bytes while it has children (its descendants then sit on the
- * orphan list, which is emptied first), and held blocks, which the store refuses by the accept function. */
+/* Why LRU needs no special care for leaves: a touch walks from the deepest block to block 0, so on
+ * any list a parent sits warmer than its children, and the cold end is a leaf of what is left. Only
+ * two things break that order: a block that lost its bytes while it has children (its descendants
+ * then sit on the orphan list, which is emptied first), and held blocks, which the store refuses by
+ * the accept function. */
 #include "cachesvc/store/policy.h"
 
 #include "common/check.h"
 
-static struct policy_list *list_of(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t idx) {
+static struct policy_list *list_of(struct policy *p, enum dir_tier tier, uint32_t cls,
+                                   uint32_t idx) {
     return &p->lists[tier][cls][dir_at(p->dir, idx)->orphan];
 }
 
@@ -14,7 +16,8 @@ static struct dir_links *links(struct policy *p, enum dir_tier tier, uint32_t id
     return &dir_at(p->dir, idx)->lru[tier];
 }
 
-static void unlink_entry(struct policy *p, struct policy_list *l, enum dir_tier tier, uint32_t idx) {
+static void unlink_entry(struct policy *p, struct policy_list *l, enum dir_tier tier,
+                         uint32_t idx) {
     struct dir_links *k = links(p, tier, idx);
     if (k->prev != DIR_NONE)
         links(p, tier, k->prev)->next = k->next;
@@ -38,7 +41,8 @@ static void push_warm(struct policy *p, struct policy_list *l, enum dir_tier tie
 }
 
 /* On the cold side of at, which is on the list. */
-static void push_below(struct policy *p, struct policy_list *l, enum dir_tier tier, uint32_t at, uint32_t idx) {
+static void push_below(struct policy *p, struct policy_list *l, enum dir_tier tier, uint32_t at,
+                       uint32_t idx) {
     struct dir_links *k = links(p, tier, idx), *a = links(p, tier, at);
     *k = (struct dir_links){a->prev, at};
     if (a->prev != DIR_NONE)

@@ -49,13 +49,16 @@ static int map_any(struct ram_tier *t, bool huge_pages, struct errbuf *eb) {
         return 0;
     int rv = map_file(t, 0);
     if (rv < 0)
-        return err_set(eb, rv, "RAM tier of %llu bytes: %s", (unsigned long long)t->bytes, err_text(rv));
+        return err_set(eb, rv, "RAM tier of %llu bytes: %s", (unsigned long long)t->bytes,
+                       err_text(rv));
     if (huge_pages)
-        (void)madvise(t->base, t->bytes, MADV_HUGEPAGE); /* a hint; most hosts refuse it for memory files */
+        (void)madvise(t->base, t->bytes,
+                      MADV_HUGEPAGE); /* a hint; most hosts refuse it for memory files */
     return 0;
 }
 
-/* Extents come in order, so "touched" is one number. Faulting by the kernel where it can, else a byte a page. */
+/* Extents come in order, so "touched" is one number. Faulting by the kernel where it can, else a
+ * byte a page. */
 static void *touch_extents(void *arg) {
     struct ram_tier *t = arg;
     const struct slots_cfg *c = &t->slots.cfg;
@@ -79,7 +82,8 @@ static int cut(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf
     uint64_t n = (cfg->ram_bytes - head) / cfg->extent_bytes;
     uint64_t n_reserve = (cfg->bounce_bytes + cfg->extent_bytes - 1) / cfg->extent_bytes;
     if (n > SLOTS_MAX_EXTENTS || n_reserve >= n)
-        return err_set(eb, ERR_INVALID, "RAM tier: %llu extents, %llu of them reserved, do not work",
+        return err_set(eb, ERR_INVALID,
+                       "RAM tier: %llu extents, %llu of them reserved, do not work",
                        (unsigned long long)n, (unsigned long long)n_reserve);
     struct slots_cfg sc = {
         .base_off = head,
@@ -99,7 +103,8 @@ static int cut(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf
 }
 
 int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb) {
-    *t = (struct ram_tier){.fd = -1, .bytes = cfg->ram_bytes, .min_slot_bytes = cfg->min_slot_bytes};
+    *t =
+        (struct ram_tier){.fd = -1, .bytes = cfg->ram_bytes, .min_slot_bytes = cfg->min_slot_bytes};
     int rv = cut(t, cfg, eb);
     if (rv == 0)
         rv = map_any(t, cfg->huge_pages, eb);
@@ -108,7 +113,8 @@ int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct err
         return rv;
     }
     /* Whoever gets the descriptor later may map it for reading only, and its size is what it is. */
-    if (fcntl(t->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+    if (fcntl(t->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) <
+        0) {
         rv = err_set(eb, -errno, "seal the memory file");
         ram_tier_fini(t);
         return rv;
@@ -198,5 +204,6 @@ void ram_tier_unref(struct ram_tier *t, uint32_t slot) {
 }
 
 uint64_t ram_tier_generation(const struct ram_tier *t, uint32_t slot) {
-    return atomic_load_explicit(&t->gens[slots_off(&t->slots, slot) / t->min_slot_bytes], memory_order_acquire);
+    return atomic_load_explicit(&t->gens[slots_off(&t->slots, slot) / t->min_slot_bytes],
+                                memory_order_acquire);
 }

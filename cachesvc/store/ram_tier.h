@@ -1,13 +1,13 @@
 /* ram_tier.h - the RAM tier: one memory file of ram_bytes, cut into extents and slots.
  *
- *   file:  u64 generation [ram_bytes / min_slot_bytes], rounded up to a page; then the extents, the last
- *          of which are the reserve for disk reads when nothing is free
+ *   file:  u64 generation [ram_bytes / min_slot_bytes], rounded up to a page; then the extents, the
+ * last of which are the reserve for disk reads when nothing is free
  *
- * The generation of a slot at file offset o is entry o / min_slot_bytes of the table (slots are never
- * smaller, so no two share one). It is bumped before the bytes of a slot may change; a reader that
- * mapped the file compares it before and after (design 7.4).
- * Thread:  loop thread; a thread of its own touches the pages at start, and an extent is used only then.
- * Memory:  mapped in ram_tier_init(). Units: bytes. */
+ * The generation of a slot at file offset o is entry o / min_slot_bytes of the table (slots are
+ * never smaller, so no two share one). It is bumped before the bytes of a slot may change; a reader
+ * that mapped the file compares it before and after (design 7.4). Thread:  loop thread; a thread of
+ * its own touches the pages at start, and an extent is used only then. Memory:  mapped in
+ * ram_tier_init(). Units: bytes. */
 #pragma once
 
 #include <stdatomic.h>
@@ -49,8 +49,8 @@ struct ram_tier {
 int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb);
 void ram_tier_fini(struct ram_tier *t);
 
-/* Free slot of the class, from an extent of it or from a free one; bumps its generation. SLOT_NONE: make
- * room first. The owner holds it until ram_tier_disown(). */
+/* Free slot of the class, from an extent of it or from a free one; bumps its generation. SLOT_NONE:
+ * make room first. The owner holds it until ram_tier_disown(). */
 uint32_t ram_tier_take(struct ram_tier *t, uint32_t cls, uint32_t owner);
 uint32_t ram_tier_take_reserve(struct ram_tier *t, uint32_t cls, uint32_t owner);
 void ram_tier_disown(struct ram_tier *t, uint32_t slot);

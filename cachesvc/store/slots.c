@@ -24,8 +24,8 @@ uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes) {
 
 int slots_init(struct slots *s, const struct slots_cfg *cfg) {
     *s = (struct slots){.cfg = *cfg};
-    if (cfg->n_extents > SLOTS_MAX_EXTENTS || cfg->n_reserve > cfg->n_extents || cfg->min_slot_bytes == 0 ||
-        cfg->min_slot_bytes % 4096 || cfg->extent_bytes % 4096)
+    if (cfg->n_extents > SLOTS_MAX_EXTENTS || cfg->n_reserve > cfg->n_extents ||
+        cfg->min_slot_bytes == 0 || cfg->min_slot_bytes % 4096 || cfg->extent_bytes % 4096)
         return ERR_INVALID;
     s->max_per_extent = slots_per_extent(s, cfg->min_slot_bytes);
     s->n_free_extents = cfg->n_extents - cfg->n_reserve;
@@ -52,7 +52,8 @@ int slots_class(struct slots *s, uint32_t slot_bytes) {
     for (uint32_t c = 0; c < s->n_classes; c++)
         if (s->class_bytes[c] == slot_bytes)
             return (int)c;
-    if (slot_bytes % 4096 || slot_bytes < s->cfg.min_slot_bytes || slots_per_extent(s, slot_bytes) == 0)
+    if (slot_bytes % 4096 || slot_bytes < s->cfg.min_slot_bytes ||
+        slots_per_extent(s, slot_bytes) == 0)
         return ERR_INVALID;
     if (s->n_classes == SLOTS_MAX_CLASSES)
         return ERR_BUSY;
@@ -125,7 +126,8 @@ uint32_t slots_take(struct slots *s, uint32_t cls) {
 uint32_t slots_take_reserve(struct slots *s, uint32_t cls) {
     uint32_t ext = s->class_avail[cls][1];
     /* Reserve extents change class as soon as they are empty: whoever needs one now may have it. */
-    for (uint32_t i = s->cfg.n_extents - s->cfg.n_reserve; ext == NONE && i < s->cfg.n_extents; i++) {
+    for (uint32_t i = s->cfg.n_extents - s->cfg.n_reserve; ext == NONE && i < s->cfg.n_extents;
+         i++) {
         if (s->ext[i].n_used)
             continue;
         if (s->ext[i].state != EXTENT_FREE)
@@ -235,7 +237,8 @@ uint32_t slots_find_empty(const struct slots *s, uint32_t cls) {
 uint32_t slots_find_oldest(const struct slots *s) {
     uint32_t best = NONE;
     for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
-        if (s->ext[i].state == EXTENT_OPEN && (best == NONE || s->ext[i].touch < s->ext[best].touch))
+        if (s->ext[i].state == EXTENT_OPEN &&
+            (best == NONE || s->ext[i].touch < s->ext[best].touch))
             best = i;
     return best;
 }

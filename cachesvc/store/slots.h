@@ -1,10 +1,10 @@
 /* slots.h - extents and slots: one allocator for both tiers, pure (no memory behind it, no I/O).
  *
- * A tier is n_extents equal extents from base_off on. An extent that is in use belongs to one class, that
- * is to one slot size, and is cut into as many slots of it as fit behind its head (disk: header and table;
- * RAM: nothing). Namespaces of one slot size share a class. The last n_reserve extents serve only
- * slots_take_reserve().
- * A slot's name (code) is extent << 16 | index. Thread: one owner. Memory: all in slots_init(). */
+ * A tier is n_extents equal extents from base_off on. An extent that is in use belongs to one
+ * class, that is to one slot size, and is cut into as many slots of it as fit behind its head
+ * (disk: header and table; RAM: nothing). Namespaces of one slot size share a class. The last
+ * n_reserve extents serve only slots_take_reserve(). A slot's name (code) is extent << 16 | index.
+ * Thread: one owner. Memory: all in slots_init(). */
 #pragma once
 
 #include "common/compiler.h"
@@ -21,13 +21,14 @@ struct slots_cfg {
 };
 
 enum extent_state {
-    EXTENT_FREE = 0,   /* no class */
-    EXTENT_CLOSED = 1, /* has a class, its slots are not given out (being formatted, not touched yet) */
+    EXTENT_FREE = 0, /* no class */
+    EXTENT_CLOSED =
+        1, /* has a class, its slots are not given out (being formatted, not touched yet) */
     EXTENT_OPEN = 2,
 };
 
 struct slots_extent {
-    uint64_t touch; /* newest touch of a slot in it */
+    uint64_t touch;      /* newest touch of a slot in it */
     uint32_t prev, next; /* of its class's list of extents with free slots; UINT32_MAX ends */
     uint16_t cls, n_slots, n_used, free_head, n_fresh;
     uint8_t state;
@@ -40,17 +41,17 @@ struct slots {
     uint32_t n_classes;
     uint32_t class_bytes[SLOTS_MAX_CLASSES];
     uint32_t class_avail[SLOTS_MAX_CLASSES][2]; /* heads of those lists; [1]: reserve extents */
-    uint32_t n_free_extents, free_hint; /* not counting the reserve */
-    struct slots_extent *ext; /* [n_extents] */
-    uint16_t *next_free;      /* [n_extents * max_per_extent] */
+    uint32_t n_free_extents, free_hint;         /* not counting the reserve */
+    struct slots_extent *ext;                   /* [n_extents] */
+    uint16_t *next_free;                        /* [n_extents * max_per_extent] */
     uint64_t n_used, used_bytes;
 };
 
 int slots_init(struct slots *s, const struct slots_cfg *cfg); /* 0, ERR_NOMEM, ERR_INVALID */
 void slots_fini(struct slots *s);
 
-/* Class for a slot size (a multiple of 4096), made on first use. ERR_INVALID: does not fit an extent or
- * is under the minimum; ERR_BUSY: too many sizes. */
+/* Class for a slot size (a multiple of 4096), made on first use. ERR_INVALID: does not fit an
+ * extent or is under the minimum; ERR_BUSY: too many sizes. */
 int slots_class(struct slots *s, uint32_t slot_bytes);
 uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes);
 
@@ -100,5 +101,6 @@ static inline void slots_touch(struct slots *s, uint32_t slot, uint64_t stamp) {
 static inline uint64_t slots_extent_off(const struct slots *s, uint32_t ext) {
     return s->cfg.base_off + ext * s->cfg.extent_bytes;
 }
-uint64_t slots_off(const struct slots *s, uint32_t slot);       /* of the slot's bytes, from the file's begin */
+uint64_t slots_off(const struct slots *s,
+                   uint32_t slot); /* of the slot's bytes, from the file's begin */
 uint64_t slots_table_off(const struct slots *s, uint32_t slot); /* of its table entry */

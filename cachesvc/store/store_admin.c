@@ -3,7 +3,8 @@
 
 #define LIST_STEPS 4096u
 
-static bool entry_matches(const struct dir_entry *e, const struct store_filter *f, bool resident_only) {
+static bool entry_matches(const struct dir_entry *e, const struct store_filter *f,
+                          bool resident_only) {
     if (e->state == DIR_HOLE || (resident_only && e->state != DIR_RESIDENT))
         return false;
     if (f->by_ns && e->ns != f->ns)
@@ -27,13 +28,14 @@ static void remove_one(struct block_store *s, struct store_evict *ev, uint32_t i
         store_remove(s, idx);
 }
 
-static bool wants(const struct block_store *s, const struct store_filter *f, uint32_t idx, bool filling) {
+static bool wants(const struct block_store *s, const struct store_filter *f, uint32_t idx,
+                  bool filling) {
     const struct dir_entry *e = store_at(s, idx);
     return (e->state == DIR_FILLING) == filling && entry_matches(e, f, false);
 }
 
-/* Whatever is being written below id (or id itself). An abort calls commits back, and they may end puts: so
- * the walk begins again after each. */
+/* Whatever is being written below id (or id itself). An abort calls commits back, and they may end
+ * puts: so the walk begins again after each. */
 static void abort_below(struct block_store *s, struct store_evict *ev, const struct store_filter *f,
                         const struct block_id *id) {
     uint32_t root, cur;
@@ -47,10 +49,10 @@ static void abort_below(struct block_store *s, struct store_evict *ev, const str
     } while (cur != DIR_NONE);
 }
 
-/* A block with children stays as a hole while the walk goes on below it; one without takes along only
- * parents that have no other child, hence never what comes next. */
-static void remove_below(struct block_store *s, struct store_evict *ev, const struct store_filter *f,
-                         const struct block_id *id) {
+/* A block with children stays as a hole while the walk goes on below it; one without takes along
+ * only parents that have no other child, hence never what comes next. */
+static void remove_below(struct block_store *s, struct store_evict *ev,
+                         const struct store_filter *f, const struct block_id *id) {
     abort_below(s, ev, f, id);
     uint32_t root = dir_find(&s->dir, id);
     for (uint32_t cur = root; cur != DIR_NONE;) {
@@ -79,8 +81,8 @@ static void on_synced(struct disk_wait *w, int rv) {
     store_evict_progress(s);
 }
 
-/* An extent that is being given a new generation still has its old headers on disk: wait for that too. The
- * tier tells us of its end (on_format), and then this runs again. */
+/* An extent that is being given a new generation still has its old headers on disk: wait for that
+ * too. The tier tells us of its end (on_format), and then this runs again. */
 void store_evict_progress(struct block_store *s) {
     if (s->evict_waiting || list_empty(&s->evicts))
         return;
@@ -91,7 +93,8 @@ void store_evict_progress(struct block_store *s) {
 }
 
 void block_store_evict(struct block_store *s, struct store_evict *ev, const struct store_filter *f,
-                       void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes), void *arg) {
+                       void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes),
+                       void *arg) {
     *ev = (struct store_evict){.cb = cb, .arg = arg};
     if (f->ids) {
         for (uint32_t i = 0; i < f->n_ids; i++)
@@ -105,8 +108,8 @@ void block_store_evict(struct block_store *s, struct store_evict *ev, const stru
         cb(arg, 0, ev->n_blocks, ev->bytes);
         return;
     }
-    /* Stale headers name blocks that the directory has forgotten, so which of them match is not known:
-     * all go. They were evicted; nothing but a restart could have brought them back. */
+    /* Stale headers name blocks that the directory has forgotten, so which of them match is not
+     * known: all go. They were evicted; nothing but a restart could have brought them back. */
     disk_tier_clear_stale(&s->disk);
     ev->target = s->disk.n_queued;
     list_push_back(&s->evicts, &ev->link);
@@ -148,7 +151,8 @@ static void describe(const struct block_store *s, uint32_t idx, struct store_blo
     memcpy(ret->writer, e->writer, sizeof(ret->writer));
 }
 
-int block_store_inspect(const struct block_store *s, const struct block_id *id, struct store_block_info *ret) {
+int block_store_inspect(const struct block_store *s, const struct block_id *id,
+                        struct store_block_info *ret) {
     uint32_t idx = dir_find(&s->dir, id);
     if (idx == DIR_NONE)
         return ERR_NOTFOUND;
@@ -163,8 +167,8 @@ static bool is_named(const struct dir_entry *e, const struct store_filter *f) {
     return f->ids == NULL;
 }
 
-uint32_t block_store_list(const struct block_store *s, const struct store_filter *f, uint64_t *cursor,
-                          struct store_block_info *ret, uint32_t max) {
+uint32_t block_store_list(const struct block_store *s, const struct store_filter *f,
+                          uint64_t *cursor, struct store_block_info *ret, uint32_t max) {
     uint32_t n = 0, steps = 0;
     uint64_t at = *cursor;
     for (; at < s->dir.n_fresh && n < max && steps < LIST_STEPS; at++, steps++) {

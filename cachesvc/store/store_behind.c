@@ -1,8 +1,9 @@
-/* Write-behind: each committed block goes to disk soon, so that whoever leaves RAM is usually clean.
+/* Write-behind: each committed block goes to disk soon, so that whoever leaves RAM is usually
+ * clean.
  *
  *   RAM dirty -> disk slot -> payload written -> header marked -> synced: clean in both tiers
- * A few writes at a time: reads of waiting workers share the same disk. When the disk fails, RAM serves alone
- * for a while and blocks leave it unwritten; then the disk is tried again. */
+ * A few writes at a time: reads of waiting workers share the same disk. When the disk fails, RAM
+ * serves alone for a while and blocks leave it unwritten; then the disk is tried again. */
 #include "cachesvc/store/store_priv.h"
 
 #include "common/check.h"
@@ -35,7 +36,8 @@ void store_behind_push(struct block_store *s, uint32_t idx) {
         s->rescan_dirty = true;
         return;
     }
-    s->behind[(s->behind_head + s->behind_n++) % s->behind_cap] = (struct entry_ref){idx, dir_seq(store_at(s, idx))};
+    s->behind[(s->behind_head + s->behind_n++) % s->behind_cap] =
+        (struct entry_ref){idx, dir_seq(store_at(s, idx))};
 }
 
 void store_disk_failed(struct block_store *s) {
@@ -46,12 +48,14 @@ void store_disk_failed(struct block_store *s) {
 
 static bool is_wanted(const struct block_store *s, struct entry_ref r) {
     const struct dir_entry *e = store_at(s, r.idx);
-    return store_ref_is_live(s, r) && e->ram == TIER_DIRTY && e->disk == TIER_NONE && !e->disk_declined;
+    return store_ref_is_live(s, r) && e->ram == TIER_DIRTY && e->disk == TIER_NONE &&
+           !e->disk_declined;
 }
 
 static bool is_ours(const struct store_write *w) {
     const struct dir_entry *e = store_at(w->s, w->e.idx);
-    return store_ref_is_live(w->s, w->e) && e->disk == TIER_WRITING && e->slot[DIR_DISK] == w->disk_slot;
+    return store_ref_is_live(w->s, w->e) && e->disk == TIER_WRITING &&
+           e->slot[DIR_DISK] == w->disk_slot;
 }
 
 static void finish(struct store_write *w) {
@@ -94,7 +98,8 @@ static void on_payload(struct disk_op *op) {
     if (op->rv < 0 || !is_ours(w)) {
         if (op->rv < 0)
             store_disk_failed(s);
-        give_up(w, /* has_header= */ false); /* what the table says of the slot is as stale as it was */
+        give_up(
+            w, /* has_header= */ false); /* what the table says of the slot is as stale as it was */
         finish(w);
         return;
     }
@@ -119,7 +124,8 @@ static int start_write(struct block_store *s, struct entry_ref r) {
     w->disk_slot = slot;
     w->ram_slot = e->slot[DIR_RAM];
     w->op = (struct disk_op){.done = on_payload};
-    if (disk_tier_submit(&s->disk, &w->op, DISK_WRITE, slot, ram_tier_at(&s->ram, w->ram_slot)) < 0) {
+    if (disk_tier_submit(&s->disk, &w->op, DISK_WRITE, slot, ram_tier_at(&s->ram, w->ram_slot)) <
+        0) {
         disk_tier_forget(&s->disk, slot, false);
         list_push_back(&s->free_writes, &w->link);
         return 0;
@@ -132,7 +138,8 @@ static int start_write(struct block_store *s, struct entry_ref r) {
 }
 
 void store_behind_pump(struct block_store *s) {
-    while (store_disk_works(s) && !s->is_closing && s->behind_n > 0 && !list_empty(&s->free_writes)) {
+    while (store_disk_works(s) && !s->is_closing && s->behind_n > 0 &&
+           !list_empty(&s->free_writes)) {
         struct entry_ref r = s->behind[s->behind_head];
         int rv = is_wanted(s, r) ? start_write(s, r) : 1;
         if (rv == 0)
@@ -156,7 +163,8 @@ void store_behind_tick(struct block_store *s, uint64_t now) {
         s->rescan_dirty = false;
         for (uint32_t i = 0; i < s->dir.n_fresh; i++) {
             const struct dir_entry *e = store_at(s, i);
-            if (e->state == DIR_RESIDENT && e->ram == TIER_DIRTY && e->disk == TIER_NONE && !e->disk_declined)
+            if (e->state == DIR_RESIDENT && e->ram == TIER_DIRTY && e->disk == TIER_NONE &&
+                !e->disk_declined)
                 store_behind_push(s, i);
         }
     }

@@ -8,8 +8,8 @@
 
 #include "common/check.h"
 
-static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t checksum, uint32_t slot,
-                     struct store_ref *ret) {
+static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t checksum,
+                     uint32_t slot, struct store_ref *ret) {
     const uint8_t *p = ram_tier_at(&s->ram, slot);
     *ret = (struct store_ref){
         .payload = p,
@@ -68,7 +68,8 @@ static void on_read(struct disk_op *op) {
     struct block_store *s = r->s;
     disk_tier_op_done(&s->disk);
     struct dir_entry *e = store_at(s, r->e.idx);
-    bool is_live = store_ref_is_live(s, r->e) && e->ram == TIER_READING && e->slot[DIR_RAM] == r->ram_slot;
+    bool is_live =
+        store_ref_is_live(s, r->e) && e->ram == TIER_READING && e->slot[DIR_RAM] == r->ram_slot;
     const struct store_ns *ns = &s->ns[e->ns];
     int rv = is_live ? op->rv : ERR_NOTFOUND;
     if (is_live && rv == 0) {
@@ -116,7 +117,8 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
     };
     ram_tier_ref(&s->ram, r->ram_slot);
     ram_tier_side(&s->ram, r->ram_slot)->aux = (uint32_t)(r - s->reads);
-    if (disk_tier_submit(&s->disk, &r->op, DISK_READ_BLOCK, e->slot[DIR_DISK], ram_tier_at(&s->ram, r->ram_slot)) < 0) {
+    if (disk_tier_submit(&s->disk, &r->op, DISK_READ_BLOCK, e->slot[DIR_DISK],
+                         ram_tier_at(&s->ram, r->ram_slot)) < 0) {
         ram_tier_disown(&s->ram, r->ram_slot);
         ram_tier_unref(&s->ram, r->ram_slot);
         list_push_back(&s->free_reads, &r->link);
@@ -128,10 +130,12 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
     return r;
 }
 
-int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns, const struct block_id *id,
-                      struct store_ref *ret_ref, store_fetch_cb cb, void *arg) {
+int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
+                      const struct block_id *id, struct store_ref *ret_ref, store_fetch_cb cb,
+                      void *arg) {
     uint32_t idx = dir_find(&s->dir, id);
-    if (idx == DIR_NONE || store_at(s, idx)->ns != ns || store_at(s, idx)->state != DIR_RESIDENT || s->is_closing) {
+    if (idx == DIR_NONE || store_at(s, idx)->ns != ns || store_at(s, idx)->state != DIR_RESIDENT ||
+        s->is_closing) {
         s->st.fetch_miss++;
         return ERR_NOTFOUND;
     }
@@ -141,8 +145,9 @@ int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
         s->st.fetch_ram++;
         return 1;
     }
-    struct store_read *r =
-        e->ram == TIER_READING ? &s->reads[ram_tier_side(&s->ram, e->slot[DIR_RAM])->aux] : start_read(s, idx);
+    struct store_read *r = e->ram == TIER_READING
+                               ? &s->reads[ram_tier_side(&s->ram, e->slot[DIR_RAM])->aux]
+                               : start_read(s, idx);
     if (!r) {
         s->st.fetch_busy++;
         return ERR_BUSY;

@@ -7,11 +7,13 @@
 
 static uint32_t find_in_ns(const struct block_store *s, uint32_t ns, const struct block_id *id) {
     uint32_t idx = dir_find(&s->dir, id);
-    return idx != DIR_NONE && store_at(s, idx)->ns == ns ? idx : DIR_NONE; /* another namespace: a plain miss */
+    return idx != DIR_NONE && store_at(s, idx)->ns == ns
+               ? idx
+               : DIR_NONE; /* another namespace: a plain miss */
 }
 
-/* From the deepest named block that has an entry up to an unknown parent; the rest of a chain whose segments
- * lie on several nodes begins again at the next named block above that. */
+/* From the deepest named block that has an entry up to an unknown parent; the rest of a chain whose
+ * segments lie on several nodes begins again at the next named block above that. */
 void block_store_touch(struct block_store *s, uint32_t ns, const struct block_id *ids, uint32_t n) {
     uint32_t reached = UINT32_MAX;
     for (uint32_t i = n; i-- > 0;) {
@@ -28,7 +30,8 @@ void block_store_touch(struct block_store *s, uint32_t ns, const struct block_id
 static bool lease_block(struct block_store *s, struct store_lease *l, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
     uint64_t bytes = e->leases ? 0 : s->ns[e->ns].slot_bytes;
-    if (s->free_item == DIR_NONE || e->leases == UINT16_MAX || s->st.now.leased_bytes + bytes > s->lease_cap_bytes)
+    if (s->free_item == DIR_NONE || e->leases == UINT16_MAX ||
+        s->st.now.leased_bytes + bytes > s->lease_cap_bytes)
         return false;
     uint32_t at = s->free_item;
     struct lease_item *it = &s->items[at];
@@ -64,7 +67,8 @@ static struct store_lease *lease_new(struct block_store *s, struct store_session
         return NULL;
     struct store_lease *l = &s->leases[at];
     s->free_lease = l->next_free;
-    *l = (struct store_lease){.id = (++s->lease_serial & UINT32_MAX) << 32 | (at + 1), .items = DIR_NONE};
+    *l = (struct store_lease){.id = (++s->lease_serial & UINT32_MAX) << 32 | (at + 1),
+                              .items = DIR_NONE};
     list_push_back(&ss->leases, &l->link);
     s->st.now.leases++;
     return l;
@@ -128,7 +132,8 @@ static void lease_run(struct block_store *s, struct store_session *ss, struct st
             break;
         uint32_t slot = store_at(s, idx)->slot[DIR_RAM];
         if (l->locs && l->where[i] == STORE_RAM)
-            l->locs[i] = (struct store_loc){slots_off(&s->ram.slots, slot), ram_tier_generation(&s->ram, slot)};
+            l->locs[i] = (struct store_loc){slots_off(&s->ram.slots, slot),
+                                            ram_tier_generation(&s->ram, slot)};
     }
     if (l->n_leased == 0) {
         lease_free(s, lease);
@@ -186,7 +191,8 @@ void block_store_session_close(struct store_session *ss) {
         return;
     struct block_store *s = ss->s;
     while (!list_empty(&ss->puts))
-        store_put_free(LIST_ENTRY(ss->puts.prev, struct store_put, link)); /* children's puts came later */
+        store_put_free(
+            LIST_ENTRY(ss->puts.prev, struct store_put, link)); /* children's puts came later */
     while (!list_empty(&ss->leases))
         lease_free(s, LIST_ENTRY(ss->leases.next, struct store_lease, link));
     list_remove(&ss->link);

@@ -1,12 +1,13 @@
 /* store_priv.h - struct block_store, shared by the store's own files only.
  *
- *   block_store.c   open, close, namespaces, stats          store_lookup.c  lookup, touch, sessions, leases
- *   store_room.c    who leaves when room is needed          store_put.c     begin, fill, commit, abort
- *   store_fetch.c   RAM hit, disk read, promotion           store_behind.c  RAM to disk, drain
- *   store_admin.c   evict, list, inspect                    store_recover.c directory from the disk's headers
+ *   block_store.c   open, close, namespaces, stats          store_lookup.c  lookup, touch,
+ * sessions, leases store_room.c    who leaves when room is needed          store_put.c     begin,
+ * fill, commit, abort store_fetch.c   RAM hit, disk read, promotion           store_behind.c  RAM
+ * to disk, drain store_admin.c   evict, list, inspect                    store_recover.c directory
+ * from the disk's headers
  *
- * An entry index that outlives a call travels with the put sequence it was taken with (struct entry_ref);
- * a FILLING entry is known to its put, which the RAM slot's aux names. */
+ * An entry index that outlives a call travels with the put sequence it was taken with (struct
+ * entry_ref); a FILLING entry is known to its put, which the RAM slot's aux names. */
 #pragma once
 
 #include "cachesvc/store/block_store.h"
@@ -49,7 +50,15 @@ struct store_session {
     uint64_t alive_until; /* mono ns; its leases end then */
 };
 
-enum put_blk_state { PUT_BLK_IDLE = 0, PUT_BLK_PRESENT, PUT_BLK_WAITING, PUT_BLK_OPEN, PUT_BLK_FILLED, PUT_BLK_DONE, PUT_BLK_DEAD };
+enum put_blk_state {
+    PUT_BLK_IDLE = 0,
+    PUT_BLK_PRESENT,
+    PUT_BLK_WAITING,
+    PUT_BLK_OPEN,
+    PUT_BLK_FILLED,
+    PUT_BLK_DONE,
+    PUT_BLK_DEAD
+};
 struct put_blk {
     uint32_t entry, slot;
     uint8_t state;
@@ -67,7 +76,7 @@ struct store_put {
 
 struct store_read {
     struct disk_op op;
-    struct list link; /* free list */
+    struct list link;    /* free list */
     struct list waiters; /* store_fetch.link */
     struct block_store *s;
     struct entry_ref e;
@@ -140,7 +149,8 @@ static inline uint32_t store_cls(const struct block_store *s, const struct dir_e
     return s->ns_class[e->ns];
 }
 static inline bool store_ref_is_live(const struct block_store *s, struct entry_ref r) {
-    return dir_seq(dir_at(&s->dir, r.idx)) == r.seq && dir_at(&s->dir, r.idx)->state == DIR_RESIDENT;
+    return dir_seq(dir_at(&s->dir, r.idx)) == r.seq &&
+           dir_at(&s->dir, r.idx)->state == DIR_RESIDENT;
 }
 static inline bool entry_in_ram(const struct dir_entry *e) {
     return e->ram == TIER_CLEAN || e->ram == TIER_DIRTY;
@@ -154,19 +164,20 @@ void store_set_ram(struct block_store *s, uint32_t idx, enum store_tier_state v)
 void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v);
 
 /* store_room.c */
-int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t *ret_slot); /* 0, ERR_BUSY */
+int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner,
+                   uint32_t *ret_slot); /* 0, ERR_BUSY */
 /* 1: a disk slot of cls is free now; 0: soon (on_format); ERR_BUSY: nothing may leave. */
 int store_make_disk_room(struct block_store *s, uint32_t cls);
 bool store_ensure_entries(struct block_store *s, uint32_t n);
 void store_drop_ram_copy(struct block_store *s, uint32_t idx);
-/* The entry has no bytes any more: a hole if it has children, else gone, with parents that were holes for it
- * alone. It must be neither leased nor in a list. */
+/* The entry has no bytes any more: a hole if it has children, else gone, with parents that were
+ * holes for it alone. It must be neither leased nor in a list. */
 void store_lose_bytes(struct block_store *s, uint32_t idx);
 void store_recalc_orphans(struct block_store *s, uint32_t root);
 bool store_orphan_below(const struct block_store *s, uint32_t parent);
 
-/* Takes everything from an entry at once, whatever state it is in; operator and bad bytes. clear: its disk
- * header too. */
+/* Takes everything from an entry at once, whatever state it is in; operator and bad bytes. clear:
+ * its disk header too. */
 void store_remove(struct block_store *s, uint32_t idx);
 
 /* store_put.c */
@@ -188,5 +199,5 @@ void store_evict_progress(struct block_store *s);
 /* store_recover.c */
 int store_recover(struct block_store *s, struct errbuf *eb);
 /* block_store.c */
-int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES], const struct store_ns_shape *shape,
-                 uint32_t *ret_ns, struct errbuf *eb);
+int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
+                 const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb);

@@ -3,8 +3,8 @@
  *   WAITING --open--> OPEN --filled, checksum fits--> FILLED --commit--> DONE (visible)
  *      \                \--unfilled, wrong checksum, timeout, session gone--> DEAD
  *
- * The slot of an OPEN block is referenced by its fill, so that bytes still arriving for a dead block never
- * land in somebody else's. */
+ * The slot of an OPEN block is referenced by its fill, so that bytes still arriving for a dead
+ * block never land in somebody else's. */
 #include "cachesvc/store/store_priv.h"
 
 #include "common/check.h"
@@ -13,8 +13,8 @@
 /* ---- begin --------------------------------------------------------------------------------- */
 
 /* What is already known of the block. A status, or -1: it is to be written, or ERR_INVALID. */
-static int offer_known(struct block_store *s, const struct store_put_args *a, const struct store_put_block *b,
-                       const struct dir_entry *e) {
+static int offer_known(struct block_store *s, const struct store_put_args *a,
+                       const struct store_put_block *b, const struct dir_entry *e) {
     if (e->ns != a->ns || e->depth != b->depth)
         return ERR_INVALID;
     if (e->parent != DIR_NONE && !block_id_equal(&store_at(s, e->parent)->id, &b->parent))
@@ -27,8 +27,8 @@ static int offer_known(struct block_store *s, const struct store_put_args *a, co
 }
 
 /* The parent's entry, made as a hole if it has none; DIR_NONE at depth 0. */
-static int resolve_parent(struct block_store *s, const struct store_put_args *a, const struct store_put_block *b,
-                          uint32_t *ret) {
+static int resolve_parent(struct block_store *s, const struct store_put_args *a,
+                          const struct store_put_block *b, uint32_t *ret) {
     *ret = DIR_NONE;
     if (b->depth == 0)
         return 0;
@@ -59,12 +59,14 @@ static bool is_refused_before(const struct store_put_args *a, const uint8_t *sta
 }
 
 /* Entry and slot for a block nobody has. STORE_PUT_WANTED, STORE_PUT_BUSY or ERR_INVALID. */
-static int begin_block(struct block_store *s, struct store_put *p, const struct store_put_args *a, uint32_t i) {
+static int begin_block(struct block_store *s, struct store_put *p, const struct store_put_args *a,
+                       uint32_t i) {
     const struct store_put_block *b = &a->blocks[i];
     uint32_t slot_bytes = s->ns[a->ns].slot_bytes;
     if (s->st.now.put_bytes + slot_bytes > s->cfg.max_put_bytes || !store_ensure_entries(s, 2))
         return STORE_PUT_BUSY;
-    uint32_t idx = dir_find(&s->dir, &b->id), parent; /* again: making room may have taken the hole */
+    uint32_t idx = dir_find(&s->dir, &b->id),
+             parent; /* again: making room may have taken the hole */
     int rv = resolve_parent(s, a, b, &parent);
     if (rv < 0)
         return rv;
@@ -105,7 +107,8 @@ static void count_status(struct block_store *s, uint8_t status) {
     s->st.put_busy += status == STORE_PUT_BUSY;
 }
 
-static int offer(struct block_store *s, struct store_put *p, const struct store_put_args *a, uint32_t i, uint8_t *status) {
+static int offer(struct block_store *s, struct store_put *p, const struct store_put_args *a,
+                 uint32_t i, uint8_t *status) {
     const struct store_put_block *b = &a->blocks[i];
     if (b->depth > DIR_DEPTH_MAX || (b->depth > 0 && block_id_equal(&b->id, &b->parent)))
         return ERR_INVALID;
@@ -211,8 +214,8 @@ static void commit_resolved(struct store_commit *c, bool ok) {
         c->cb(c->arg, c->n_done);
 }
 
-int block_store_put_commit(struct store_put *p, struct store_commit *c, const uint32_t *idx, uint32_t n,
-                           uint32_t *ret_done, store_commit_cb cb, void *arg) {
+int block_store_put_commit(struct store_put *p, struct store_commit *c, const uint32_t *idx,
+                           uint32_t n, uint32_t *ret_done, store_commit_cb cb, void *arg) {
     struct block_store *s = p->ss->s;
     for (uint32_t k = 0; k < n; k++)
         if (idx[k] >= p->n || p->blk[idx[k]].commit || p->blk[idx[k]].state == PUT_BLK_DONE)
@@ -232,7 +235,8 @@ int block_store_put_commit(struct store_put *p, struct store_commit *c, const ui
             b->commit = c;
             c->n_wait++;
         } else {
-            c->n_done += b->state == PUT_BLK_PRESENT || b->state == PUT_BLK_DONE; /* DONE: named twice */
+            c->n_done +=
+                b->state == PUT_BLK_PRESENT || b->state == PUT_BLK_DONE; /* DONE: named twice */
         }
     }
     if (deepest != DIR_NONE)
@@ -251,7 +255,8 @@ void block_store_put_commit_cancel(struct store_commit *c) {
     for (uint32_t i = 0; i < c->put->n; i++) {
         struct put_blk *b = &c->put->blk[i];
         if (b->commit == c)
-            *b = (struct put_blk){.entry = b->entry, .slot = b->slot, .state = b->state, .is_named = true};
+            *b = (struct put_blk){
+                .entry = b->entry, .slot = b->slot, .state = b->state, .is_named = true};
     }
 }
 
@@ -266,12 +271,14 @@ int block_store_put_open(struct store_put *p, uint32_t i, struct store_fill *ret
         return b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED ? ERR_EXISTS : ERR_NOTFOUND;
     b->state = PUT_BLK_OPEN;
     ram_tier_ref(&s->ram, b->slot);
-    *ret = (struct store_fill){ram_tier_at(&s->ram, b->slot), s->ns[p->ns].shape.payload_bytes, b->slot};
+    *ret = (struct store_fill){ram_tier_at(&s->ram, b->slot), s->ns[p->ns].shape.payload_bytes,
+                               b->slot};
     return 0;
 }
 
 /* The open block that owns the slot, or NULL when it was aborted meanwhile. */
-static struct put_blk *block_of_slot(struct block_store *s, uint32_t slot, struct store_put **ret_put) {
+static struct put_blk *block_of_slot(struct block_store *s, uint32_t slot,
+                                     struct store_put **ret_put) {
     const struct ram_slot *side = ram_tier_side(&s->ram, slot);
     if (side->owner == DIR_NONE || side->aux == DIR_NONE)
         return NULL;
@@ -284,8 +291,10 @@ static struct put_blk *block_of_slot(struct block_store *s, uint32_t slot, struc
     return NULL;
 }
 
-/* Sums behind the payload, zeros behind the sums. Little-endian hosts only, as the rest of the project. */
-static bool take_sums(struct block_store *s, const struct store_put *p, uint8_t *payload, uint64_t want) {
+/* Sums behind the payload, zeros behind the sums. Little-endian hosts only, as the rest of the
+ * project. */
+static bool take_sums(struct block_store *s, const struct store_put *p, uint8_t *payload,
+                      uint64_t want) {
     const struct store_ns *ns = &s->ns[p->ns];
     uint64_t *sums = (uint64_t *)(void *)(payload + ns->shape.payload_bytes);
     uint64_t got = checksum_block(payload, ns->shape.range_bytes, ns->shape.n_ranges, sums);
@@ -352,7 +361,8 @@ void store_abort_filling(struct block_store *s, uint32_t idx) {
     struct store_put *p = &s->puts[ram_tier_side(&s->ram, store_at(s, idx)->slot[DIR_RAM])->aux];
     for (uint32_t i = 0; i < p->n; i++) {
         struct put_blk *b = &p->blk[i];
-        bool is_alive = b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED;
+        bool is_alive =
+            b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED;
         if (is_alive && b->entry == idx) {
             kill_block(s, p, b);
             return;
@@ -361,8 +371,8 @@ void store_abort_filling(struct block_store *s, uint32_t idx) {
     UNREACHABLE("a filling entry belongs to a put");
 }
 
-/* Children before parents, so that no hole is made and filled with nothing. The handle goes first out of its
- * session's list: a commit callback may look there. */
+/* Children before parents, so that no hole is made and filled with nothing. The handle goes first
+ * out of its session's list: a commit callback may look there. */
 void store_put_free(struct store_put *p) {
     struct block_store *s = p->ss->s;
     list_remove(&p->link);
@@ -393,7 +403,8 @@ void store_put_tick(struct block_store *s, uint64_t now) {
                 uint8_t st = p->blk[i].state;
                 if (st != PUT_BLK_WAITING && st != PUT_BLK_OPEN && st != PUT_BLK_FILLED)
                     continue;
-                s->st.put_expired += p->bytes == s->ns[p->ns].slot_bytes; /* once a put, with its last block */
+                s->st.put_expired +=
+                    p->bytes == s->ns[p->ns].slot_bytes; /* once a put, with its last block */
                 kill_block(s, p, &p->blk[i]);
             }
         }

@@ -1,8 +1,8 @@
 /* The directory from the headers found on disk.
  *
- * Of two headers with one id the higher put sequence wins: so the highest come first. The order of use is
- * gone with the process; put sequence stands in for it, with parents after their children: a block counts
- * as new as the newest block below it. */
+ * Of two headers with one id the higher put sequence wins: so the highest come first. The order of
+ * use is gone with the process; put sequence stands in for it, with parents after their children: a
+ * block counts as new as the newest block below it. */
 #include "cachesvc/store/store_priv.h"
 
 #include "common/check.h"
@@ -40,7 +40,8 @@ static uint32_t find_parent(struct block_store *s, const struct disk_slot_hdr *h
 
 static bool fits(struct block_store *s, const struct disk_found *f, uint32_t *ret_ns) {
     const struct disk_slot_hdr *h = &f->hdr;
-    if (h->depth > DIR_DEPTH_MAX || h->put_seq == 0 || s->dir.cap - s->dir.n < 2 || find_ns(s, f, ret_ns) < 0)
+    if (h->depth > DIR_DEPTH_MAX || h->put_seq == 0 || s->dir.cap - s->dir.n < 2 ||
+        find_ns(s, f, ret_ns) < 0)
         return false;
     uint32_t idx = dir_find(&s->dir, &h->id);
     if (idx == DIR_NONE)
@@ -156,7 +157,8 @@ int store_recover(struct block_store *s, struct errbuf *eb) {
         return rv;
     for (uint32_t c = 0; rv == 0 && c < s->disk.slots.n_classes; c++)
         if (slots_class(&s->ram.slots, s->disk.slots.class_bytes[c]) != (int)c)
-            rv = err_set(eb, ERR_INVALID, "the disk holds blocks of %u bytes, more than an extent of the RAM tier",
+            rv = err_set(eb, ERR_INVALID,
+                         "the disk holds blocks of %u bytes, more than an extent of the RAM tier",
                          s->disk.slots.class_bytes[c]);
     for (uint64_t i = n; rv == 0 && i-- > 0;) {
         const struct disk_found *f = &found[i];

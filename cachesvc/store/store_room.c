@@ -1,4 +1,5 @@
-/* Who leaves when room is needed: RAM slots, disk slots, directory entries, and extents between sizes. */
+/* Who leaves when room is needed: RAM slots, disk slots, directory entries, and extents between
+ * sizes. */
 #include "cachesvc/store/store_priv.h"
 
 #include "common/check.h"
@@ -28,7 +29,8 @@ static bool makes_orphans(const struct dir_entry *e) {
 }
 
 bool store_orphan_below(const struct block_store *s, uint32_t parent) {
-    return parent != DIR_NONE && (makes_orphans(store_at(s, parent)) || store_at(s, parent)->orphan);
+    return parent != DIR_NONE &&
+           (makes_orphans(store_at(s, parent)) || store_at(s, parent)->orphan);
 }
 
 /* First of the siblings from c on whose flag does not fit its parent's state any more. */
@@ -38,14 +40,16 @@ static uint32_t next_changed(const struct block_store *s, uint32_t c, bool want)
     return c;
 }
 
-/* The children of root fit its new state again, and theirs them. Children move before their parents, so that
- * on the new list too a parent is warmer. A child whose flag is right has a subtree that is right. */
+/* The children of root fit its new state again, and theirs them. Children move before their
+ * parents, so that on the new list too a parent is warmer. A child whose flag is right has a
+ * subtree that is right. */
 void store_recalc_orphans(struct block_store *s, uint32_t root) {
     const struct dir_entry *r = store_at(s, root);
     bool want = makes_orphans(r) || r->orphan;
     uint32_t cur = next_changed(s, r->child, want);
     while (cur != DIR_NONE) {
-        /* Down as far as something changes. Below an inner hole nothing does when orphans are freed. */
+        /* Down as far as something changes. Below an inner hole nothing does when orphans are
+         * freed. */
         for (;;) {
             const struct dir_entry *e = store_at(s, cur);
             uint32_t c = !want && makes_orphans(e) ? DIR_NONE : next_changed(s, e->child, want);
@@ -73,7 +77,8 @@ static void remove_entry(struct block_store *s, uint32_t idx) {
         uint32_t parent = store_at(s, idx)->parent;
         dir_unlink_parent(&s->dir, idx);
         dir_del(&s->dir, idx);
-        if (parent == DIR_NONE || store_at(s, parent)->state != DIR_HOLE || store_at(s, parent)->child != DIR_NONE)
+        if (parent == DIR_NONE || store_at(s, parent)->state != DIR_HOLE ||
+            store_at(s, parent)->child != DIR_NONE)
             return;
         s->st.now.holes--;
         idx = parent;
@@ -82,7 +87,8 @@ static void remove_entry(struct block_store *s, uint32_t idx) {
 
 void store_lose_bytes(struct block_store *s, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
-    CHECK(e->slot[DIR_RAM] == SLOT_NONE && e->slot[DIR_DISK] == SLOT_NONE && !e->leases && !e->in_lru);
+    CHECK(e->slot[DIR_RAM] == SLOT_NONE && e->slot[DIR_DISK] == SLOT_NONE && !e->leases &&
+          !e->in_lru);
     if (e->state == DIR_RESIDENT) {
         s->st.now.blocks--;
         if (s->cfg.on_gone)
@@ -135,7 +141,8 @@ static void evict_ram(struct block_store *s, uint32_t idx) {
 }
 
 /* Every used slot of the extent belongs to an entry that may leave. */
-static bool extent_may_leave(struct block_store *s, enum dir_tier tier, uint32_t ext, policy_accept_fn may) {
+static bool extent_may_leave(struct block_store *s, enum dir_tier tier, uint32_t ext,
+                             policy_accept_fn may) {
     struct slots *sl = tier == DIR_RAM ? &s->ram.slots : &s->disk.slots;
     uint32_t n = 0;
     for (uint32_t i = 0; i < sl->ext[ext].n_slots; i++) {
@@ -150,11 +157,14 @@ static bool extent_may_leave(struct block_store *s, enum dir_tier tier, uint32_t
             return false;
         n++;
     }
-    return n == sl->ext[ext].n_used; /* else some are filling, read, written or held without an owner */
+    return n ==
+           sl->ext[ext].n_used; /* else some are filling, read, written or held without an owner */
 }
 
-/* Blocks below one that is gone are of no use: they go too. What is held never lies below what may leave. */
-static void drop_below(struct block_store *s, uint32_t idx, bool (*drop)(struct block_store *, uint32_t)) {
+/* Blocks below one that is gone are of no use: they go too. What is held never lies below what may
+ * leave. */
+static void drop_below(struct block_store *s, uint32_t idx,
+                       bool (*drop)(struct block_store *, uint32_t)) {
     while (store_at(s, idx)->child != DIR_NONE) {
         uint32_t c = store_at(s, idx)->child;
         while (store_at(s, c)->child != DIR_NONE)
@@ -219,7 +229,8 @@ int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t
             if (empty != UINT32_MAX || steal_ram_extent(s, cls))
                 continue;
         }
-        uint32_t idx = s->policy.ops->victim(&s->policy, DIR_RAM, cls, STORE_VICTIM_STEPS, may_leave_ram, s);
+        uint32_t idx =
+            s->policy.ops->victim(&s->policy, DIR_RAM, cls, STORE_VICTIM_STEPS, may_leave_ram, s);
         if (idx == DIR_NONE)
             break;
         evict_ram(s, idx);
@@ -243,7 +254,8 @@ static void evict_disk(struct block_store *s, uint32_t idx) {
     e->slot[DIR_DISK] = SLOT_NONE;
     store_set_disk(s, idx, TIER_NONE);
     s->st.evicted_disk++;
-    if (entry_in_ram(e)) { /* it has been on disk and was the coldest there: not again before it leaves RAM */
+    if (entry_in_ram(e)) { /* it has been on disk and was the coldest there: not again before it
+                              leaves RAM */
         e->disk_declined = 1;
         store_set_ram(s, idx, TIER_DIRTY);
     } else {
@@ -287,7 +299,8 @@ int store_make_disk_room(struct block_store *s, uint32_t cls) {
         if (steal_disk_extent(s, cls))
             return 0;
     }
-    uint32_t idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, STORE_VICTIM_STEPS, may_leave_disk, s);
+    uint32_t idx =
+        s->policy.ops->victim(&s->policy, DIR_DISK, cls, STORE_VICTIM_STEPS, may_leave_disk, s);
     if (idx == DIR_NONE)
         return ERR_BUSY;
     evict_disk(s, idx);
@@ -321,7 +334,8 @@ bool store_ensure_entries(struct block_store *s, uint32_t n) {
         uint32_t idx = DIR_NONE;
         for (int t = s->has_disk ? DIR_DISK : DIR_RAM; idx == DIR_NONE && t >= DIR_RAM; t--)
             for (uint32_t c = 0; idx == DIR_NONE && c < s->ram.slots.n_classes; c++)
-                idx = s->policy.ops->victim(&s->policy, (enum dir_tier)t, c, STORE_VICTIM_STEPS, may_leave_node, s);
+                idx = s->policy.ops->victim(&s->policy, (enum dir_tier)t, c, STORE_VICTIM_STEPS,
+                                            may_leave_node, s);
         if (idx == DIR_NONE || tries > 2 * n)
             return false;
         evict_node(s, idx);
@@ -334,7 +348,8 @@ bool store_ensure_entries(struct block_store *s, uint32_t n) {
 void store_remove(struct block_store *s, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
     CHECK(e->state == DIR_RESIDENT);
-    if (e->leases) { /* the lease's own slot reference keeps the bytes; its entry reference is void now */
+    if (e->leases) { /* the lease's own slot reference keeps the bytes; its entry reference is void
+                        now */
         s->st.now.leased_bytes -= s->ns[e->ns].slot_bytes;
         s->st.now.leased_blocks--;
         dir_add_leases(&s->dir, idx, -(int)e->leases);

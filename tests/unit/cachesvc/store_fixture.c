@@ -85,7 +85,8 @@ int store_fx_start(struct store_fx *f, struct errbuf *eb) {
 }
 
 void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
-    *f = (struct store_fx){.clk = {fx_mono, fx_wall}, .now_ns = NS_PER_S, .wall_ns = 1000000 * NS_PER_S};
+    *f = (struct store_fx){
+        .clk = {fx_mono, fx_wall}, .now_ns = NS_PER_S, .wall_ns = 1000000 * NS_PER_S};
     uint32_t head = (n_ram + 1) * 8 + 4096; /* generation table, generously */
     f->cfg = (struct block_store_cfg){
         .ram_bytes = (uint64_t)n_ram * FX_SLOT + head / FX_SLOT * FX_SLOT,
@@ -106,7 +107,8 @@ void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
         .on_visible = on_visible,
     };
     if (n_disk) {
-        /* memory where there is some: the syncs of a shared disk would cost minutes, and prove nothing here */
+        /* memory where there is some: the syncs of a shared disk would cost minutes, and prove
+         * nothing here */
         bool has_shm = access("/dev/shm", W_OK) == 0;
         snprintf(f->dir, sizeof(f->dir), "%s/store-fx-XXXXXX", has_shm ? "/dev/shm" : "/tmp");
         assert_non_null(mkdtemp(f->dir));
@@ -194,7 +196,8 @@ uint64_t fx_checksum(uint32_t chain, uint32_t depth, uint32_t variant) {
 }
 
 struct store_put_block fx_block(uint32_t chain, uint32_t depth, uint32_t variant) {
-    struct store_put_block b = {.id = fx_id(chain, depth), .depth = depth, .checksum = fx_checksum(chain, depth, variant)};
+    struct store_put_block b = {
+        .id = fx_id(chain, depth), .depth = depth, .checksum = fx_checksum(chain, depth, variant)};
     if (depth > 0)
         b.parent = fx_id(chain, depth - 1);
     return b;
@@ -202,8 +205,8 @@ struct store_put_block fx_block(uint32_t chain, uint32_t depth, uint32_t variant
 
 /* ---- calls --------------------------------------------------------------------------------- */
 
-uint32_t store_fx_put_as(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to, uint32_t variant,
-                         const char *writer) {
+uint32_t store_fx_put_as(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to,
+                         uint32_t variant, const char *writer) {
     struct store_put_block b[256];
     uint8_t status[256];
     uint32_t idx[256], n = 0;
@@ -241,7 +244,8 @@ uint32_t store_fx_lookup(struct store_fx *f, uint32_t chain, uint32_t n, bool to
     uint8_t where[256];
     for (uint32_t i = 0; i < n; i++)
         ids[i] = fx_id(chain, i);
-    struct store_lookup l = {.ns = f->ns, .ids = ids, .n = n, .where = where, .flags = touch ? STORE_LOOKUP_TOUCH : 0};
+    struct store_lookup l = {
+        .ns = f->ns, .ids = ids, .n = n, .where = where, .flags = touch ? STORE_LOOKUP_TOUCH : 0};
     assert_int_equal(block_store_lookup(f->s, NULL, &l), 0);
     return l.n_run;
 }

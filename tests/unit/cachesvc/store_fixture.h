@@ -1,8 +1,8 @@
 /* store_fixture.h - a small store on a fake clock, with disk work run by hand.
  *
- * Ops wait in a queue until store_fx_pump(); they can fail, be torn, or be lost (a crash: what was not
- * written yet never will be). Blocks are numbered chains: block (chain, depth) has an id, a payload and a
- * checksum that follow from the two numbers and a variant. */
+ * Ops wait in a queue until store_fx_pump(); they can fail, be torn, or be lost (a crash: what was
+ * not written yet never will be). Blocks are numbered chains: block (chain, depth) has an id, a
+ * payload and a checksum that follow from the two numbers and a variant. */
 #pragma once
 
 #include <stddef.h>
@@ -21,12 +21,12 @@
 struct fx_exec {
     struct disk_exec exec;
     struct list queue;
-    uint32_t n_writes;      /* seen so far */
-    uint32_t fail_write;    /* this write (from 1) fails with EIO; 0: none */
+    uint32_t n_writes;   /* seen so far */
+    uint32_t fail_write; /* this write (from 1) fails with EIO; 0: none */
     bool fail_all;
-    uint32_t tear_write;    /* only tear_bytes of this write reach the file, then the power is gone */
+    uint32_t tear_write; /* only tear_bytes of this write reach the file, then the power is gone */
     uint32_t tear_bytes;
-    bool is_dead;           /* nothing reaches the file any more */
+    bool is_dead; /* nothing reaches the file any more */
     bool fail_reads;
 };
 
@@ -59,14 +59,15 @@ struct store_put_block fx_block(uint32_t chain, uint32_t depth, uint32_t variant
 
 /* Puts blocks [from, to) of the chain; number made visible. */
 uint32_t store_fx_put(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to);
-uint32_t store_fx_put_as(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to, uint32_t variant,
-                         const char *writer);
+uint32_t store_fx_put_as(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to,
+                         uint32_t variant, const char *writer);
 /* Run from block 0, with the touch flag or without any. */
 uint32_t store_fx_lookup(struct store_fx *f, uint32_t chain, uint32_t n, bool touch);
 enum store_where store_fx_where(struct store_fx *f, uint32_t chain, uint32_t depth);
 /* 0 and right bytes, or the miss's code; wrong bytes fail the test. */
 int store_fx_fetch(struct store_fx *f, uint32_t chain, uint32_t depth);
-uint64_t store_fx_evict(struct store_fx *f, const struct store_filter *filter); /* pumps; blocks removed */
+uint64_t store_fx_evict(struct store_fx *f,
+                        const struct store_filter *filter); /* pumps; blocks removed */
 struct block_store_stats store_fx_stats(const struct store_fx *f);
 /* Counters add up, nothing is held. */
 void store_fx_check_idle(const struct store_fx *f);

@@ -46,7 +46,8 @@ static void test_a_lease_holds_all_ancestors_and_no_sibling(void **state) {
     uint32_t a = add(&d, 0, DIR_NONE), b = add(&d, 1, a), c = add(&d, 2, b), x = add(&d, 3, a);
     dir_add_leases(&d, c, 1);
     dir_add_leases(&d, c, 1);
-    assert_true(dir_is_held(dir_at(&d, a)) && dir_is_held(dir_at(&d, b)) && dir_is_held(dir_at(&d, c)));
+    assert_true(dir_is_held(dir_at(&d, a)) && dir_is_held(dir_at(&d, b)) &&
+                dir_is_held(dir_at(&d, c)));
     assert_false(dir_is_held(dir_at(&d, x)));
     dir_set_state(&d, x, DIR_FILLING);
     assert_int_equal(dir_at(&d, a)->held_children, 2);
@@ -66,7 +67,8 @@ static void test_walk_visits_a_subtree_once_parents_first(void **state) {
     (void)state;
     struct directory d;
     assert_int_equal(dir_init(&d, 16, 1), 0);
-    uint32_t top = add(&d, 9, DIR_NONE), a = add(&d, 0, top), b = add(&d, 1, a), c = add(&d, 2, a), e = add(&d, 4, b);
+    uint32_t top = add(&d, 9, DIR_NONE), a = add(&d, 0, top), b = add(&d, 1, a), c = add(&d, 2, a),
+             e = add(&d, 4, b);
     (void)add(&d, 5, top); /* not below a */
     uint32_t seen = 0, n = 0;
     for (uint32_t cur = a; cur != DIR_NONE; cur = dir_walk(&d, a, cur, true), n++) {

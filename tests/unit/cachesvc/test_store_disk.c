@@ -1,4 +1,5 @@
-/* The disk tier behind the store: write-behind, demotion, promotion, restart, removal that lasts. */
+/* The disk tier behind the store: write-behind, demotion, promotion, restart, removal that lasts.
+ */
 #include "tests/unit/cachesvc/store_fixture.h"
 
 #include <fcntl.h>
@@ -211,7 +212,8 @@ static void test_flush_also_clears_what_eviction_forgot(void **state) {
         store_fx_put(&f, c, 0, 4);
         store_fx_pump(&f);
     }
-    /* room for a block: one leaves the disk, and its header stays while a write of the new one fails */
+    /* room for a block: one leaves the disk, and its header stays while a write of the new one
+     * fails */
     f.x.fail_all = true;
     store_fx_put(&f, 9, 0, 1);
     store_fx_pump(&f);

@@ -1,5 +1,5 @@
-/* A public worked example of prefix caching, with its exact numbers: blocks of 4 tokens, 8 slots, RAM only,
- * words standing for tokens. */
+/* A public worked example of prefix caching, with its exact numbers: blocks of 4 tokens, 8 slots,
+ * RAM only, words standing for tokens. */
 #include "tests/unit/cachesvc/store_fixture.h"
 
 #include "common/checksum.h"
@@ -41,7 +41,10 @@ static void put_chain(struct store_fx *f, const struct block_id *ids, uint32_t n
         uint8_t payload[FX_PAYLOAD];
         uint64_t sums[FX_RANGES];
         memset(payload, ids[i].b[0], sizeof(payload));
-        b[i] = (struct store_put_block){.id = ids[i], .depth = i, .checksum = checksum_block(payload, FX_PAYLOAD / FX_RANGES, FX_RANGES, sums)};
+        b[i] = (struct store_put_block){
+            .id = ids[i],
+            .depth = i,
+            .checksum = checksum_block(payload, FX_PAYLOAD / FX_RANGES, FX_RANGES, sums)};
         if (i > 0)
             b[i].parent = ids[i - 1];
     }
@@ -81,8 +84,11 @@ static void test_worked_example_has_its_numbers(void **state) {
         uint32_t n_tok = tokenize(requests[r].text, tok);
         assert_int_equal(n_tok, requests[r].n_tok);
         block_chain(d, &cfg, tok, n_tok, ids);
-        struct store_lookup l = {
-            .ns = f.ns, .ids = ids, .n = (uint32_t)block_count_lookup(n_tok, B), .where = where, .flags = STORE_LOOKUP_TOUCH};
+        struct store_lookup l = {.ns = f.ns,
+                                 .ids = ids,
+                                 .n = (uint32_t)block_count_lookup(n_tok, B),
+                                 .where = where,
+                                 .flags = STORE_LOOKUP_TOUCH};
         assert_int_equal(block_store_lookup(f.s, NULL, &l), 0);
         assert_int_equal(l.n_run, requests[r].n_hit);
         put_chain(&f, ids, (uint32_t)block_count_put(n_tok, B));

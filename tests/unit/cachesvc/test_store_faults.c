@@ -1,5 +1,6 @@
-/* Every write fails once, every write is torn once at each 512 bytes: the store that comes back serves whole
- * blocks or misses, never wrong bytes (store_fx_fetch compares them), and takes new puts. */
+/* Every write fails once, every write is torn once at each 512 bytes: the store that comes back
+ * serves whole blocks or misses, never wrong bytes (store_fx_fetch compares them), and takes new
+ * puts. */
 #include "tests/unit/cachesvc/store_fixture.h"
 
 #define CHAINS 4

@@ -6,13 +6,18 @@
 
 #include "common/checksum.h"
 
-static struct store_lookup lease(struct store_fx *f, struct store_session *ss, uint32_t chain, uint32_t n, uint32_t have,
-                                 struct store_loc *locs) {
+static struct store_lookup lease(struct store_fx *f, struct store_session *ss, uint32_t chain,
+                                 uint32_t n, uint32_t have, struct store_loc *locs) {
     static struct block_id ids[64];
     static uint8_t where[64];
     for (uint32_t i = 0; i < n; i++)
         ids[i] = fx_id(chain, i);
-    struct store_lookup l = {.ns = f->ns, .ids = ids, .n = n, .have = have, .where = where, .locs = locs,
+    struct store_lookup l = {.ns = f->ns,
+                             .ids = ids,
+                             .n = n,
+                             .have = have,
+                             .where = where,
+                             .locs = locs,
                              .flags = STORE_LOOKUP_LEASE | STORE_LOOKUP_TOUCH};
     assert_int_equal(block_store_lookup(f->s, ss, &l), 0);
     return l;
@@ -23,7 +28,8 @@ static void test_leased_blocks_and_their_ancestors_stay(void **state) {
     struct store_fx f;
     store_fx_open(&f, 8, 0);
     store_fx_put(&f, 1, 0, 4);
-    struct store_lookup l = lease(&f, f.ss, 1, 4, 3, NULL); /* block 3 only: 0..2 are the caller's own */
+    struct store_lookup l =
+        lease(&f, f.ss, 1, 4, 3, NULL); /* block 3 only: 0..2 are the caller's own */
     assert_int_equal(l.n_run, 1);
     assert_int_equal(l.n_leased, 1);
     for (uint32_t c = 2; c < 6; c++)
@@ -128,7 +134,8 @@ static void test_generation_changes_before_a_slot_is_reused(void **state) {
     struct store_lookup l = lease(&f, f.ss, 1, 4, 0, locs);
     assert_int_equal(l.n_leased, 3); /* four fifths of four */
     for (uint32_t i = 0; i < 3; i++)
-        assert_true(locs[i].generation > 0 && generation_at(&f, locs[i].file_off) == locs[i].generation);
+        assert_true(locs[i].generation > 0 &&
+                    generation_at(&f, locs[i].file_off) == locs[i].generation);
     assert_int_equal(locs[3].generation, 0);
     block_store_release(f.ss, l.lease_id);
     store_fx_put(&f, 2, 0, 4);

@@ -1,5 +1,6 @@
 /* The store against a model that knows only what must hold:
- *   - a block that is found was committed, was not removed by an operator since, and has its own bytes;
+ *   - a block that is found was committed, was not removed by an operator since, and has its own
+ * bytes;
  *   - while nothing leaves (RAM only, room enough) every committed block is found;
  *   - after a crash nothing that an answered removal took comes back;
  *   - counters add up; at idle nothing is held; a leased block stays.
@@ -57,7 +58,8 @@ static void end_put(struct model *m) {
 }
 
 static void step_put(struct model *m) {
-    uint32_t c = draw(m, CHAINS), from = draw(m, 4) ? 0 : draw(m, DEPTH), to = from + 1 + draw(m, DEPTH - from);
+    uint32_t c = draw(m, CHAINS), from = draw(m, 4) ? 0 : draw(m, DEPTH),
+             to = from + 1 + draw(m, DEPTH - from);
     uint32_t n = store_fx_put(&m->f, c, from, to);
     for (uint32_t d = from; n > 0 && d < to; d++)
         m->committed[c][d] |= store_fx_where(&m->f, c, d) != STORE_ABSENT;
@@ -114,7 +116,11 @@ static void step_lease(struct model *m) {
     m->lease_chain = draw(m, CHAINS);
     for (uint32_t d = 0; d < DEPTH; d++)
         ids[d] = fx_id(m->lease_chain, d);
-    struct store_lookup l = {.ns = m->f.ns, .ids = ids, .n = DEPTH, .where = where, .flags = STORE_LOOKUP_LEASE | STORE_LOOKUP_TOUCH};
+    struct store_lookup l = {.ns = m->f.ns,
+                             .ids = ids,
+                             .n = DEPTH,
+                             .where = where,
+                             .flags = STORE_LOOKUP_LEASE | STORE_LOOKUP_TOUCH};
     assert_int_equal(block_store_lookup(m->f.s, m->f.ss, &l), 0);
     m->lease_id = l.lease_id;
     m->lease_n = l.n_leased;
@@ -136,7 +142,8 @@ static void step_evict(struct model *m) {
     (void)store_fx_evict(&m->f, &f);
     for (uint32_t i = 0; i < CHAINS; i++)
         for (uint32_t k = 0; k < DEPTH; k++)
-            if (all || (i == c && (k == d || (below && k > d && m->committed[c][k] && store_fx_where(&m->f, c, k) == STORE_ABSENT))))
+            if (all || (i == c && (k == d || (below && k > d && m->committed[c][k] &&
+                                              store_fx_where(&m->f, c, k) == STORE_ABSENT))))
                 removed(m, i, k);
     assert_true(store_fx_where(&m->f, c, d) == STORE_ABSENT);
 }
@@ -169,8 +176,9 @@ static void step_faults(struct model *m) {
 }
 
 static void (*const steps[])(struct model *) = {
-    step_put, step_put, step_put, step_put, step_half_put, step_conflict, step_lookup, step_lookup, step_fetch,
-    step_fetch, step_lease, step_lease, step_evict, step_pump, step_pump, step_time, step_faults, step_restart,
+    step_put,    step_put,    step_put,   step_put,   step_half_put, step_conflict,
+    step_lookup, step_lookup, step_fetch, step_fetch, step_lease,    step_lease,
+    step_evict,  step_pump,   step_pump,  step_time,  step_faults,   step_restart,
 };
 
 static uint64_t env(const char *name, uint64_t otherwise) {
@@ -179,8 +187,8 @@ static uint64_t env(const char *name, uint64_t otherwise) {
 }
 
 static void run(uint32_t n_ram, uint32_t n_disk, uint64_t seed, uint64_t n_steps) {
-    print_message("seed %llu: %u RAM slots, %u disk slots, %llu steps\n", (unsigned long long)seed, n_ram, n_disk,
-                  (unsigned long long)n_steps);
+    print_message("seed %llu: %u RAM slots, %u disk slots, %llu steps\n", (unsigned long long)seed,
+                  n_ram, n_disk, (unsigned long long)n_steps);
     static struct model m;
     m = (struct model){.rnd = seed * 0x9e3779b97f4a7c15ull + 1};
     store_fx_open(&m.f, n_ram, n_disk);

@@ -1,12 +1,14 @@
 /* Put in two phases, write-once, parents, holes, sessions. RAM only. */
 #include "tests/unit/cachesvc/store_fixture.h"
 
-static int begin(struct store_fx *f, const struct store_put_block *b, uint32_t n, uint8_t *status, struct store_put **p) {
+static int begin(struct store_fx *f, const struct store_put_block *b, uint32_t n, uint8_t *status,
+                 struct store_put **p) {
     struct store_put_args a = {.ns = f->ns, .n = n, .blocks = b};
     return block_store_put_begin(f->ss, &a, status, p, NULL);
 }
 
-static void fill(struct store_fx *f, struct store_put *p, uint32_t i, uint32_t chain, uint32_t depth, int want) {
+static void fill(struct store_fx *f, struct store_put *p, uint32_t i, uint32_t chain,
+                 uint32_t depth, int want) {
     struct store_fill fl;
     assert_int_equal(block_store_put_open(p, i, &fl), 0);
     fx_payload(chain, depth, 0, fl.payload);
@@ -273,7 +275,8 @@ static void test_a_full_directory_makes_room_and_stays_bounded(void **state) {
     (void)state;
     struct store_fx f;
     store_fx_open(&f, 64, 0);
-    for (uint32_t chain = 0; chain < 400; chain++) /* a hole each: twice as many entries as blocks */
+    for (uint32_t chain = 0; chain < 400;
+         chain++) /* a hole each: twice as many entries as blocks */
         (void)store_fx_put(&f, chain, 7, 8);
     struct block_store_stats st = store_fx_stats(&f);
     assert_true(st.now.blocks + st.now.holes <= st.now.max_blocks);
