@@ -179,10 +179,12 @@ static void start_round(struct disk_tier *t) {
             .done = on_round_written,
             .arg = t,
         };
-        r->op.rv = t->cfg.exec->submit(t->cfg.exec, &r->op);
+        int rv = t->cfg.exec->submit(t->cfg.exec, &r->op); /* taken: r->op.rv is the other thread's now */
         t->n_busy++;
-        if (r->op.rv < 0)
+        if (rv < 0) {
+            r->op.rv = rv;
             on_round_written(&r->op);
+        }
     }
     struct disk_op none = {.arg = t};
     t->n_busy++;
