@@ -256,7 +256,7 @@ def test_hits_from_disk_after_kill(test_dir):
         a = chat(pool.worker_ports[0], demo_messages(), max_tokens=8)
         pool.wait_puts(20)
         end = time.monotonic() + 60
-        while (metric(pool.cache_http, "incipit_disk_blocks") or 0) < expected_cached(a) // B:
+        while (metric(pool.cache_http, "incipit_store_disk_blocks") or 0) < expected_cached(a) // B:
             expect(time.monotonic() < end, "blocks did not reach the disk")
             time.sleep(0.1)
         pool.kill("cachesvc")
@@ -327,7 +327,7 @@ def test_service_absent_at_start(test_dir):
         expect(a["text"], "no answer without the node")
         pool.start_cachesvc()
         end, i = time.monotonic() + 60, 0
-        while (metric(pool.cache_http, "incipit_ram_blocks") or 0) == 0:
+        while (metric(pool.cache_http, "incipit_store_ram_blocks") or 0) == 0:
             expect(time.monotonic() < end, "the worker never found the node")
             i += 1
             chat(pool.worker_ports[0], [{"role": "user", "content": f"{i} " + RULES}], max_tokens=1)
