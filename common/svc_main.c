@@ -153,6 +153,15 @@ static void close_own_handles(struct svc_private_ *p) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
 }
 
+/* While start() runs our own handles do not keep the loop alive, so that a start which fails can close what it
+ * opened by running the loop until it is empty. */
+static void hold_loop(struct svc_private_ *p, bool on) {
+    void (*set)(uv_handle_t *h) = on ? uv_ref : uv_unref;
+    set((uv_handle_t *)&p->term);
+    set((uv_handle_t *)&p->intr);
+    set((uv_handle_t *)&p->drained_wakeup);
+}
+
 static int run(struct svc_private_ *p) {
     struct errbuf eb = {{0}};
     int rv = open_handles(p);
@@ -160,7 +169,9 @@ static int run(struct svc_private_ *p) {
         log_error(p->pub.log, "start failed", "err='%s'", err_text(rv));
         return SVC_EXIT_START;
     }
+    hold_loop(p, false);
     rv = p->ops->start(&p->pub, p->cfg, &eb);
+    hold_loop(p, true);
     if (rv < 0) {
         log_error(p->pub.log, "start failed", "err='%s' code=%s", eb.text, err_name(rv));
         close_own_handles(p);
