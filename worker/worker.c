@@ -44,6 +44,7 @@ struct worker {
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
     bool is_serving;
+    bool is_closed; /* no handle of ours is open any more */
 };
 
 /* --- health --- */
@@ -252,7 +253,8 @@ static void begin_close(struct worker *w);
 static int start_failed(struct worker *w, int rv) {
     uv_loop_t *loop = w->svc->loop;
     begin_close(w);
-    uv_run(loop, UV_RUN_DEFAULT);
+    while (!w->is_closed) /* the loop has other handles: the daemon's */
+        uv_run(loop, UV_RUN_ONCE);
     worker_model_free(&w->m);
     free(w);
     return rv;
@@ -309,18 +311,29 @@ static void worker_drain(struct svc *s) {
 }
 
 static void on_rest_closed(void *data) {
-    (void)data; /* the loop ends by itself when the last handle is gone */
+    struct worker *w = data;
+    w->is_closed = --w->n_closing == 0;
 }
 
 static void close_rest(struct worker *w) {
-    if (w->client)
-        kv_client_close(TAKE_PTR(w->client), on_rest_closed, w);
-    if (w->api)
+    w->n_closing = 1;
+    if (w->api) {
+        w->n_closing++;
         http_openai_close(TAKE_PTR(w->api), on_rest_closed, w);
-    if (w->http_metrics)
+    }
+    if (w->client) {
+        w->n_closing++;
+        kv_client_close(TAKE_PTR(w->client), on_rest_closed, w);
+    }
+    if (w->http_metrics) {
+        w->n_closing++;
         http_metrics_close(TAKE_PTR(w->http_metrics), on_rest_closed, w);
-    if (w->work)
+    }
+    if (w->work) {
+        w->n_closing++;
         loop_work_close(TAKE_PTR(w->work), on_rest_closed, w);
+    }
+    on_rest_closed(w);
 }
 
 static void on_part_closed(void *data) {
