@@ -252,6 +252,9 @@ DEFINE_DIRECT(14)
         }                                                                                          \
         __m512 dw = load_half16(panel + t->scale_off + b * 32);                                    \
         __m512 minus = _mm512_mul_ps(dw, magic);                                                   \
+        _mm_prefetch((const char *)panel + t->scale_off + b * 32 + t->ahead, _MM_HINT_T0);         \
+        if (has_min)                                                                               \
+            _mm_prefetch((const char *)panel + t->min_off + b * 32 + t->ahead, _MM_HINT_T0);       \
         acc##i = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_castsi512_ps(d), dw, minus), da, acc##i);  \
         if (has_min)                                                                               \
             acc##i = _mm512_fmadd_ps(load_half16(panel + t->min_off + b * 32), sa, acc##i);        \
@@ -324,7 +327,7 @@ static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end
     for (uint32_t p = begin; p < end;) {
         uint32_t n = a->tiles.n_rows == 1 && end - p >= 4 ? 4 : 1;
         t.panel = packed_panel(w, p);
-        t.ahead = n == 4 ? 1024 : 2048;
+        t.ahead = n == 4 ? 4 * w->panel_bytes : 2048; /* the same place of the next four */
         t.last_mask = panel_mask(w, p + n - 1);
         for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
             struct act_tile at = act_tile_at(a, i);
