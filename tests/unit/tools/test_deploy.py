@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Checks deploy/ against the programs themselves.
+
+    test_deploy.py SOURCE_ROOT CACHESVC WORKER INCIPITCTL METRIC_NAMES
+
+- every argument of a cachesvc or worker container, unit or example is one that the program accepts, value
+  and all;
+- every metric in rules, dashboard and runbook exists, histograms with their suffixes;
+- deploy/config is what --dump-config prints;
+- every option in the runbook exists in some program of ours, every alert has its section;
+- probes and health checks ask ports that the same manifest configures;
+- HAProxy's own parser takes the configuration, kubectl the kustomization, where these are installed.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+ROOT, CACHESVC, WORKER, CTL, NAMES = (pathlib.Path(a) for a in sys.argv[1:6])
+DEPLOY = ROOT / "deploy"
+PROGRAMS = {"cachesvc": CACHESVC, "worker": WORKER}
+# Last values win: with these no program gets far, so its exit status tells bad options (2) from a failed
+# start (3).
+NO_START = {"worker": ["--model=/nonexistent/model.gguf"],
+            "cachesvc": ["--token-file=/nonexistent/tokens", "--disk-dir=/nonexistent/disk"]}
+BAD_OPTIONS, FAILED_START = 2, 3
+
+
+def run(*argv):
+    return subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=60)
+
+
+def expand(text):
+    """Shell-like defaults as compose resolves them, Kubernetes' $(VAR) as some text."""
+    text = re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", text)
+    text = re.sub(r"\$\{\w+:?\?[^}]*\}", "set", text)
+    return re.sub(r"\$\(\w+\)|\$\{\w+\}", "127.0.0.1:8001", text)
+
+
+def container_args(path):
+    """{program: [[argument, ...], ...]}: the `- --x=y` lists that follow an image of ours."""
+    found, current = [], None
+    for line in path.read_text().splitlines():
+        m = re.match(r"\s*image:\s*(\S+)", line)
+        if m:
+            name = re.search(r"incipit-(cachesvc|worker)", m.group(1))
+            current = (name.group(1), []) if name else None
+            if current:
+                found.append(current)
+        m = re.match(r"\s*- (--\S+)\s*$", line)
+        if m and current:
+            current[1].append(expand(m.group(1)))
+    return found
+
+
+class Deploy(unittest.TestCase):
+    def accepts(self, program, args, where):
+        r = run(PROGRAMS[program], *args, *NO_START[program])
+        self.assertEqual(r.returncode, FAILED_START, f"{where}: {program} {' '.join(args)}\n{r.stdout}")
+
+    def test_wrong_options_and_values_would_be_found(self):
+        for args in (["--threads=abc"], ["--thread=1"], ["--fetch=perhaps"]):
+            self.assertEqual(run(WORKER, *args, *NO_START["worker"]).returncode, BAD_OPTIONS, args)
+
+    def test_container_arguments_are_accepted(self):
+        seen = set()
+        for path in sorted(DEPLOY.rglob("*.yaml")):
+            for program, args in container_args(path):
+                if args:
+                    seen.add((path.name, program))
+                    self.accepts(program, args, path)
+        self.assertEqual(seen, {("compose.yaml", "cachesvc"), ("compose.yaml", "worker"),
+                                ("cachesvc.yaml", "cachesvc"), ("worker.yaml", "worker")})
+
+    def test_systemd_arguments_are_accepted(self):
+        units = sorted((DEPLOY / "systemd").glob("*.service"))
+        self.assertEqual(len(units), 2)
+        for path in units:
+            line = re.search(r"^ExecStart=\S+/incipit-(\w+) (.*)$", path.read_text(), re.M)
+            args = [a for a in expand(line.group(2)).split() if not a.startswith("--config=")]
+            self.assertIn("--config=", line.group(2))
+            self.accepts(line.group(1), args, path)
+
+    def test_runbook_options_exist(self):
+        known = {"--help"}
+        for program in (CACHESVC, WORKER, CTL):
+            known |= set(re.findall(r"--[a-z][a-z0-9-]+", run(program, "--help").stdout))
+        used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", (DEPLOY / "RUNBOOK.md").read_text()))
+        self.assertEqual(used - known - {"--isa"}, set())
+        self.assertIn("--isa", known)
+
+    def test_example_configurations_are_what_the_programs_print(self):
+        for name, program in PROGRAMS.items():
+            want = run(program, "--dump-config").stdout
+            have = (DEPLOY / "config" / f"incipit-{name}.ini").read_text()
+            self.assertEqual(have, want, f"write it again: incipit-{name} --dump-config "
+                                         f"> deploy/config/incipit-{name}.ini")
+
+    def metric_names(self):
+        names = set()
+        for line in run(NAMES).stdout.splitlines():
+            name, kind = line.split()
+            names |= {name + s for s in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+            if kind == "histogram":
+                names.add(name)
+        return names
+
+    def test_metrics_exist(self):
+        rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
+        names = self.metric_names() | set(re.findall(r"record: (\S+)", rules))
+        self.assertGreater(len(names), 100)
+        files = [*(DEPLOY / "monitoring").iterdir(), DEPLOY / "RUNBOOK.md"]
+        n = 0
+        for path in files:
+            text = path.read_text()
+            pattern = r"\b(?:incipit_(?:worker|cachesvc|store)_[a-z0-9_]+|vllm:[a-z0-9_]+|incipit:[a-z0-9_:]+)"
+            for name in set(re.findall(pattern, text)):
+                self.assertIn(name, names, path)
+                n += 1
+            # A quantile needs the buckets, anything else must not ask for a bare histogram.
+            for name in re.findall(r"rate\(([a-z_:0-9]+)\[", text):
+                self.assertTrue(name.endswith(("_total", "_bucket", "_sum", "_count")), f"{path}: {name}")
+        self.assertGreater(n, 60)
+
+    def test_alerts_have_a_section_in_the_runbook(self):
+        headings = {h.lower() for h in re.findall(r"^### (\w+)$", (DEPLOY / "RUNBOOK.md").read_text(), re.M)}
+        rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
+        alerts = re.findall(r"alert: (\w+)", rules)
+        self.assertEqual({a.lower() for a in alerts}, headings)
+        self.assertEqual([a.lower() for a in alerts], re.findall(r"RUNBOOK\.md#(\w+)", rules))
+
+    def test_dashboard_is_json_with_unique_panels(self):
+        panels = json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())["panels"]
+        self.assertEqual(len({p["id"] for p in panels}), len(panels))
+        self.assertTrue(all(p["targets"] for p in panels))
+
+    def test_health_checks_ask_the_configured_ports(self):
+        text = (DEPLOY / "container" / "Containerfile").read_text()
+        for target, port in (("cachesvc", "7071"), ("worker", "8000"), ("haproxy", "8404")):
+            stage = text.split(f" AS {target}\n")[1].split("\nFROM ")[0]
+            self.assertRegex(stage, rf"EXPOSE .*{port}")
+            self.assertIn(f'CMD ["healthcheck", "{port}", "/healthz"]', stage)
+
+    def test_programs_in_the_containerfile_are_the_built_ones(self):
+        text = (DEPLOY / "container" / "Containerfile").read_text()
+        for path in re.findall(r"/build/(\S+)", text):
+            self.assertTrue((CACHESVC.parent.parent / path).exists(), path)
+
+    @unittest.skipUnless(shutil.which("haproxy", path="/usr/sbin:/usr/bin:/sbin:/bin"), "no haproxy")
+    def test_haproxy_takes_the_configuration(self):
+        exe = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/sbin:/bin")
+        r = run(exe, "-c", "-f", DEPLOY / "haproxy" / "haproxy.cfg", "-f", DEPLOY / "haproxy" / "stats.cfg")
+        self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertNotIn("WARNING", r.stdout)
+
+    @unittest.skipUnless(shutil.which("kubectl"), "no kubectl")
+    def test_kubectl_takes_the_kustomization(self):
+        r = run("kubectl", "kustomize", DEPLOY / "kubernetes" / "base")
+        self.assertEqual(r.returncode, 0, r.stdout)
+        for kind in ("StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy"):
+            self.assertIn(f"kind: {kind}", r.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)
