@@ -112,7 +112,8 @@ static void add_series(const struct metric_table *t, const struct metric_row *r,
 
 static void render_histo(const struct metric_table *t, const struct metric_row *r,
                          const struct metric_histo *h, const char *common, struct strbuf *out) {
-    const struct metric_buckets *b = r->buckets ? r->buckets : &metric_buckets_rpc;
+    /* The histogram's own edges, not the row's: two tables may show one field under two names. */
+    const struct metric_buckets *b = h->buckets ? h->buckets : r->buckets ? r->buckets : &metric_buckets_rpc;
     uint64_t cumulative = 0;
     for (uint32_t i = 0; i <= b->n; i++) {
         char le[40];

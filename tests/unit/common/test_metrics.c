@@ -60,6 +60,30 @@ static void test_render(void **state) {
     strbuf_fini(&b);
 }
 
+/* A second table over the same struct, as the worker's vLLM names are: its rows name no edges, and the scrape once
+ * cut the histograms to the default edges, with everything slower than the 18th edge missing from the count. */
+#define ALIAS_METRICS(X) X(seconds, HISTO, "time", .name = "other:seconds")
+static const struct metric_table *alias_table(void) {
+    typedef struct toy_metrics metric_self_;
+    static const struct metric_row rows[] = {ALIAS_METRICS(METRIC_ROW_)};
+    static const struct metric_table table = {"", rows, ARRAY_LEN(rows), sizeof(metric_self_)};
+    return &table;
+}
+
+static void test_render_histogram_of_another_table_keeps_its_edges(void **state) {
+    (void)state;
+    struct toy_metrics m;
+    struct strbuf b;
+    strbuf_init(&b);
+    metric_init(toy_metrics_table(), &m);
+    METRIC_OBSERVE(&m, seconds, 11);
+    metric_render(alias_table(), &m, NULL, &b);
+    has(&b, "other:seconds_bucket{le=\"0.5\"} 0\nother:seconds_bucket{le=\"1.0\"} 0\n"
+            "other:seconds_bucket{le=\"10.0\"} 0\nother:seconds_bucket{le=\"+Inf\"} 1\n");
+    has(&b, "other:seconds_count 1\n");
+    strbuf_fini(&b);
+}
+
 static void test_null_metrics_count_nothing(void **state) {
     (void)state;
     struct toy_metrics *none = NULL;
@@ -91,6 +115,7 @@ static void test_buckets_ascend(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_render),
+        cmocka_unit_test(test_render_histogram_of_another_table_keeps_its_edges),
         cmocka_unit_test(test_null_metrics_count_nothing),
         cmocka_unit_test(test_label_escape),
         cmocka_unit_test(test_buckets_ascend),
