@@ -1,6 +1,8 @@
 #include "proto/kv_client_impl.h"
 
-/* A part is one node's share of a put:
+/* A part is one node's share of a put, at most PART_BLOCKS of it (nodes bound the blocks of one
+ * BEGIN; BEGINs of a session are handled in order, and a parent that is still filling is a normal
+ * parent):
  *
  *   BEGIN (control) -> statuses -> PutData for each wanted block (data connections, round robin,
  * as their
@@ -11,6 +13,7 @@
  * The payload's memory is the caller's: whatever ends the part, queued frames are dropped first
  * and a half sent one goes on from a copy. */
 
+#define PART_BLOCKS 128u
 #define COMMIT_GROUP 8u
 #define UNDECIDED 1 /* in status[], which else has 0 and errors */
 
@@ -323,11 +326,32 @@ static int send_begin(struct kv_part *p, const uint32_t *before) {
     return rv < 0 ? rv : kv_part_send(p, &p->req, kv_node_control(p->node), WIRE_PUT_BEGIN);
 }
 
+/* Memory for the parts, cut off piece by piece. */
+struct put_mem {
+    struct buf *bufs;
+    struct kv_req *commits;
+    uint32_t *idx;
+};
+
+static struct kv_part *cut_part(struct kv_call *call, uint32_t k, struct kv_node *node, uint32_t n,
+                                struct put_mem *mem) {
+    struct kv_part *p = kv_part_init(call, k, node);
+    p->bufs = mem->bufs;
+    p->commits = mem->commits;
+    p->idx = mem->idx;
+    p->wanted = mem->idx + n;
+    p->data_id = call->client->next_id++;
+    mem->bufs += n;
+    mem->commits += n / COMMIT_GROUP + 1;
+    mem->idx += 2 * n;
+    return p;
+}
+
 /* Everything that the parts need, in one piece: bufs, commits, idx and wanted for n blocks in all.
- * */
-static int build_parts(struct kv_call *call, const uint32_t *owner) {
+ * Within a node the chain's order is kept from part to part. */
+static int build_parts(struct kv_call *call, const uint32_t *owner, const uint32_t *count) {
     struct kv_client *c = call->client;
-    uint32_t n = call->u.put.q.n, count[KV_CLIENT_MAX_NODES] = {0};
+    uint32_t n = call->u.put.q.n, left[KV_CLIENT_MAX_NODES], n_parts = 0;
     size_t n_commits = n / COMMIT_GROUP + call->n_parts;
     call->mem = calloc(1, n * (sizeof(struct buf) + 2 * sizeof(uint32_t)) +
                               n_commits * sizeof(struct kv_req));
@@ -335,41 +359,33 @@ static int build_parts(struct kv_call *call, const uint32_t *owner) {
     call->bytes = (uint8_t *)call->u.put.status;
     if (!call->mem || !call->bytes)
         return ERR_NOMEM;
-    struct buf *bufs = call->mem;
-    struct kv_req *commits = (struct kv_req *)(void *)(bufs + n);
-    uint32_t *idx = (uint32_t *)(void *)(commits + n_commits);
-    for (uint32_t i = 0; i < n; i++) {
-        count[owner[i]]++;
-        call->u.put.status[i] = UNDECIDED;
-    }
+    struct put_mem mem = {.bufs = call->mem};
+    mem.commits = (struct kv_req *)(void *)(mem.bufs + n);
+    mem.idx = (uint32_t *)(void *)(mem.commits + n_commits);
     struct kv_part *of[KV_CLIENT_MAX_NODES] = {0};
-    for (uint32_t j = 0, k = 0; j < c->cfg.n_addrs; j++) {
-        if (!count[j])
-            continue;
-        struct kv_part *p = of[j] = kv_part_init(call, k++, &c->nodes[j]);
-        p->bufs = bufs;
-        p->commits = commits;
-        p->idx = idx;
-        p->wanted = idx + count[j];
-        p->data_id = c->next_id++;
-        bufs += count[j];
-        commits += count[j] / COMMIT_GROUP + 1;
-        idx += 2 * count[j];
+    memcpy(left, count, sizeof(left));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t o = owner[i];
+        call->u.put.status[i] = UNDECIDED;
+        if (!of[o] || of[o]->n == PART_BLOCKS) {
+            uint32_t part_n = MIN(left[o], PART_BLOCKS);
+            of[o] = cut_part(call, n_parts++, &c->nodes[o], part_n, &mem);
+            left[o] -= part_n;
+        }
+        of[o]->idx[of[o]->n++] = i;
     }
-    for (uint32_t i = 0; i < n; i++)
-        of[owner[i]]->idx[of[owner[i]]->n++] = i;
+    CHECK(n_parts == call->n_parts);
     return 0;
 }
 
-static int count_parts(struct kv_client *c, const uint32_t *owner, uint32_t n,
+/* Blocks a node, and the parts they make. ERR_INVALID without data connections. */
+static int count_parts(struct kv_client *c, const uint32_t *owner, uint32_t n, uint32_t *count,
                        uint32_t *ret_parts) {
-    bool seen[KV_CLIENT_MAX_NODES] = {0};
     *ret_parts = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (kv_node_n_data(&c->nodes[owner[i]]) == 0)
             return ERR_INVALID;
-        *ret_parts += !seen[owner[i]];
-        seen[owner[i]] = true;
+        *ret_parts += count[owner[i]]++ % PART_BLOCKS == 0;
     }
     return 0;
 }
@@ -385,9 +401,9 @@ int kv_client_put(struct kv_client *c, const struct kv_put *q, kv_put_cb cb, voi
         return ERR_NOMEM;
     int rv = kv_client_route(c, q->ns, q->chain, q->first - n_before, q->n + n_before,
                              owner + 1 - n_before);
-    uint32_t n_parts;
+    uint32_t n_parts, count[KV_CLIENT_MAX_NODES] = {0};
     if (rv == 0)
-        rv = count_parts(c, owner + 1, q->n, &n_parts);
+        rv = count_parts(c, owner + 1, q->n, count, &n_parts);
     struct kv_call *call = NULL;
     if (rv == 0)
         rv = kv_call_new(c, &put_ops, n_parts, q->deadline_ms, arg, &call);
@@ -396,7 +412,7 @@ int kv_client_put(struct kv_client *c, const struct kv_put *q, kv_put_cb cb, voi
     call->u.put.q = *q;
     call->u.put.cb = cb;
     call->u.put.ns = &c->ns[q->ns];
-    rv = build_parts(call, owner + 1);
+    rv = build_parts(call, owner + 1, count);
     if (rv < 0) {
         kv_call_free(call);
         return rv;

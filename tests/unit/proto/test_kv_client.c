@@ -214,6 +214,13 @@ static void on_put(void *arg, int rv, const struct kv_put_res *res) {
     f->put_status[0] = res->status[0];
 }
 
+static void on_put_count(void *arg, int rv, const struct kv_put_res *res) {
+    struct fixture *f = arg;
+    f->n_done++;
+    f->rv = rv;
+    f->put = *res;
+}
+
 static void on_done(void *arg, int rv) {
     struct fixture *f = arg;
     f->n_done++;
@@ -278,6 +285,36 @@ static void test_put_then_fetch_returns_the_same_bytes(void **state) {
         assert_memory_equal(f->dst[i], f->payload[i], PAYLOAD_BYTES);
     }
     assert_int_equal(f->block_rv[37], ERR_NOTFOUND);
+}
+
+/* One call may have more blocks than a node takes in one BEGIN. */
+static void test_put_of_many_blocks_is_cut_into_begins(void **state) {
+    enum { N = 300 };
+    struct fixture *f = *state;
+    static struct block_id chain[N];
+    static const uint8_t *payload[N];
+    static const uint64_t *sums[N];
+    static uint64_t checksum[N];
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t seed = 1000 + i;
+        digest_sha256(&seed, sizeof(seed), chain[i].b);
+        payload[i] = f->payload[i % MAX_BLOCKS];
+        sums[i] = f->sums[i % MAX_BLOCKS];
+        checksum[i] = f->checksum[i % MAX_BLOCKS];
+    }
+    struct kv_put q = {.ns = f->ns, .chain = chain, .n = N, .payload = payload,
+                       .checksum = checksum, .range_checksums = sums, .deadline_ms = DEADLINE_MS};
+    assert_int_equal(kv_client_put(f->client, &q, on_put_count, f, NULL), 0);
+    run_until(f, &f->n_done, 1);
+    assert_int_equal(f->rv, 0);
+    assert_int_equal(f->put.n_stored, N);
+    assert_int_equal(f->nodes[0].calls[WIRE_PUT_BEGIN], 3);
+    for (uint32_t i = 0; i < N; i++) {
+        const struct fake_block *b = fake_node_find(&f->nodes[0], &chain[i]);
+        assert_non_null(b);
+        assert_int_equal(b->depth, i);
+        assert_memory_equal(b->payload, payload[i], PAYLOAD_BYTES);
+    }
 }
 
 static void test_put_twice_says_present_and_sends_nothing(void **state) {
@@ -654,6 +691,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_put_then_fetch_returns_the_same_bytes, setup_tcp),
         T(test_put_then_fetch_returns_the_same_bytes, setup_unix),
+        T(test_put_of_many_blocks_is_cut_into_begins, setup_tcp),
         T(test_put_twice_says_present_and_sends_nothing, setup_tcp),
         T(test_put_other_checksum_is_conflict, setup_tcp),
         T(test_put_wrong_checksum_is_corrupt, setup_tcp),
