@@ -228,6 +228,30 @@ static void test_flush_also_clears_what_eviction_forgot(void **state) {
     store_fx_close(&f);
 }
 
+/* The directory has forgotten the block, its header on disk has not: an operator who names it means
+ * that too. */
+static void test_evict_of_a_forgotten_block_keeps_it_from_returning(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 16);
+    for (uint32_t c = 0; c < 4; c++) {
+        store_fx_put(&f, c, 0, 4);
+        store_fx_pump(&f);
+    }
+    f.x.fail_all = true;
+    store_fx_put(&f, 9, 0, 1);
+    store_fx_pump(&f);
+    f.x.fail_all = false;
+    assert_int_equal(store_fx_where(&f, 0, 3), STORE_ABSENT);
+    struct block_id id = fx_id(0, 3);
+    struct store_filter one = {.ids = &id, .n_ids = 1};
+    assert_int_equal(store_fx_evict(&f, &one), 0);
+    store_fx_restart(&f, true);
+    assert_int_equal(store_fx_stats(&f).recovered, 15);
+    assert_int_equal(store_fx_where(&f, 0, 3), STORE_ABSENT);
+    store_fx_close(&f);
+}
+
 static void test_without_flush_what_eviction_forgot_may_return_whole(void **state) {
     (void)state;
     struct store_fx f;
@@ -354,6 +378,7 @@ int main(void) {
         cmocka_unit_test(test_a_read_error_drops_the_block),
         cmocka_unit_test(test_evict_survives_a_crash),
         cmocka_unit_test(test_flush_also_clears_what_eviction_forgot),
+        cmocka_unit_test(test_evict_of_a_forgotten_block_keeps_it_from_returning),
         cmocka_unit_test(test_without_flush_what_eviction_forgot_may_return_whole),
         cmocka_unit_test(test_evict_by_time_id_and_descendants),
         cmocka_unit_test(test_failing_disk_leaves_ram_serving),

@@ -56,6 +56,61 @@ static void test_leases_stop_at_four_fifths(void **state) {
     store_fx_close(&f);
 }
 
+static void test_a_leased_block_read_from_disk_stays_in_ram(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 64);
+    store_fx_put(&f, 1, 0, 4);
+    store_fx_restart(&f, false);
+    struct store_lookup l = lease(&f, f.ss, 1, 4, 0, NULL);
+    assert_int_equal(l.n_leased, 4);
+    assert_int_equal(store_fx_fetch(&f, 1, 2), 0);
+    for (uint32_t c = 2; c < 6; c++) {
+        store_fx_put(&f, c, 0, 4);
+        store_fx_pump(&f);
+    }
+    assert_int_equal(store_fx_where(&f, 1, 2), STORE_RAM);
+    assert_int_equal(block_store_release(f.ss, l.lease_id), 0);
+    store_fx_put(&f, 6, 0, 4);
+    store_fx_pump(&f);
+    store_fx_put(&f, 7, 0, 4);
+    assert_int_equal(store_fx_where(&f, 1, 2), STORE_DISK);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void test_when_all_is_held_the_reserve_serves_disk_reads(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 64);
+    store_fx_put(&f, 1, 0, 4);
+    store_fx_pump(&f);
+    for (uint32_t c = 2; c < 4; c++) {
+        store_fx_put(&f, c, 0, 4);
+        store_fx_pump(&f);
+    }
+    struct store_ref held[8];
+    struct store_fetch fetch;
+    for (uint32_t i = 0; i < 8; i++) {
+        struct block_id id = fx_id(2 + i / 4, i % 4);
+        assert_int_equal(block_store_fetch(f.s, &fetch, f.ns, &id, &held[i], NULL, NULL), 1);
+    }
+    assert_int_equal(store_fx_fetch(&f, 1, 0), 0);
+    assert_int_equal(store_fx_fetch(&f, 1, 3), 0);
+    assert_int_equal(store_fx_stats(&f).bounced, 2);
+    assert_int_equal(store_fx_where(&f, 1, 3), STORE_DISK);
+    struct store_put_block b = fx_block(8, 0, 0);
+    struct store_put_args a = {.ns = f.ns, .n = 1, .blocks = &b};
+    uint8_t st;
+    struct store_put *p;
+    assert_int_equal(block_store_put_begin(f.ss, &a, &st, &p, NULL), 0);
+    assert_int_equal(st, STORE_PUT_BUSY); /* the reserve is not for puts */
+    for (uint32_t i = 0; i < 8; i++)
+        block_store_ref_drop(f.s, &held[i]);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
 static void test_a_silent_session_loses_its_leases(void **state) {
     (void)state;
     struct store_fx f;
@@ -231,6 +286,15 @@ static void move_extents(uint32_t n_disk) {
     block_store_ns_info(f.s, big, &info);
     assert_true(info.n_ram >= 8);
     assert_true(store_fx_stats(&f).extent_moved > 0);
+    if (n_disk) { /* headers of the size that was there before belong to a generation that is gone
+                   */
+        store_fx_restart(&f, true);
+        assert_int_equal(block_store_ns_register(f.s, digest, &shape, &big, NULL), 0);
+        for (uint32_t c = 0; c < 40; c++)
+            for (uint32_t i = 0; i < 4; i++)
+                (void)store_fx_fetch(&f, c, i);
+        assert_int_equal(store_fx_stats(&f).disk_corrupt, 0);
+    }
     for (uint32_t c = 200; c < 240; c++) {
         assert_int_equal(store_fx_put(&f, c, 0, 4), 4);
         store_fx_pump(&f);
@@ -268,6 +332,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leased_blocks_and_their_ancestors_stay),
         cmocka_unit_test(test_leases_stop_at_four_fifths),
+        cmocka_unit_test(test_a_leased_block_read_from_disk_stays_in_ram),
+        cmocka_unit_test(test_when_all_is_held_the_reserve_serves_disk_reads),
         cmocka_unit_test(test_a_silent_session_loses_its_leases),
         cmocka_unit_test(test_leases_belong_to_their_session),
         cmocka_unit_test(test_evict_hides_a_leased_block_and_keeps_its_bytes),
