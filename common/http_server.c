@@ -40,6 +40,8 @@ struct http_server {
     char unix_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     llhttp_settings_t settings;
     struct list conns;
+    struct http_conn *spare; /* for accept() when memory is out; see on_connection() */
+    bool accept_waits;       /* a connection could not be accepted for lack of the spare */
     uint32_t n_reqs;
     struct http_server_stats stats;
     char read_buf[READ_BYTES]; /* one read is parsed or copied before the next begins */
@@ -57,6 +59,7 @@ static void server_release(struct http_server *s) {
         return;
     void (*cb)(void *arg) = s->close_cb;
     void *arg = s->close_arg;
+    free(s->spare);
     free(s);
     if (cb)
         cb(arg);
@@ -71,6 +74,21 @@ void http_server_req_freed(struct http_server *s) {
     server_release(s);
 }
 
+static void on_connection(uv_stream_t *listener, int status);
+
+/* The memory of a closed connection becomes the spare again if that was used. */
+static void conn_recycle(struct http_server *s, struct http_conn *c) {
+    if (s->spare) {
+        free(c);
+        return;
+    }
+    s->spare = c;
+    if (s->accept_waits && s->listener_open && !uv_is_closing((uv_handle_t *)&s->listener.stream)) {
+        s->accept_waits = false;
+        on_connection(&s->listener.stream, 0);
+    }
+}
+
 static void on_conn_closed(uv_handle_t *h) {
     struct http_conn *c = h->data;
     if (--c->live)
@@ -81,7 +99,7 @@ static void on_conn_closed(uv_handle_t *h) {
     list_remove(&c->link);
     s->stats.conns--;
     strbuf_fini(&c->pending);
-    free(c);
+    conn_recycle(s, c);
     if (handed_out) {
         r->c = NULL;
         if (r->gone_cb)
@@ -558,33 +576,36 @@ static void conn_next(struct http_conn *c) {
 
 /* --- accepting --------------------------------------------------------------------------------------- */
 
-static struct http_conn *conn_new(struct http_server *s) {
-    struct http_conn *c = calloc(1, sizeof(*c));
-    if (!c)
-        return NULL;
+static int conn_init(struct http_server *s, struct http_conn *c) {
+    memset(c, 0, sizeof(*c));
     c->s = s;
     sm_init(&c->sm, conn_states, CONN_STATE_NR, CONN_IDLE);
     int rv = s->is_unix ? uv_pipe_init(s->loop, &c->h.pipe, 0) : uv_tcp_init(s->loop, &c->h.tcp);
-    if (rv < 0) {
-        free(c);
-        return NULL;
-    }
+    if (rv < 0)
+        return rv;
     CHECK(uv_timer_init(s->loop, &c->timer) == 0); /* cannot fail */
     c->h.stream.data = c->timer.data = c;
     c->live = 2;
     list_push_back(&s->conns, &c->link);
     s->stats.conns++;
-    return c;
+    return 0;
 }
 
+/* libuv stays deaf until a waiting connection has been accepted, so one is always accepted, if only to be
+ * closed: into the spare when there is no memory for another. */
 static void on_connection(uv_stream_t *listener, int status) {
     struct http_server *s = listener->data;
     if (status < 0)
         return; /* out of descriptors: libuv tries again */
-    struct http_conn *c = conn_new(s);
+    struct http_conn *c = malloc(sizeof(*c));
+    bool is_spare = !c;
     if (!c)
-        return;
-    if (uv_accept(listener, &c->h.stream) < 0 || s->stats.conns > s->cfg.max_conns + REFUSED_EXTRA) {
+        c = TAKE_PTR(s->spare);
+    s->accept_waits = !c;
+    if (!c)
+        return; /* the spare is about to come back: conn_recycle() */
+    CHECK(conn_init(s, c) == 0); /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
+    if (uv_accept(listener, &c->h.stream) < 0 || is_spare || s->stats.conns > s->cfg.max_conns + REFUSED_EXTRA) {
         http_conn_drop(c);
         return;
     }
@@ -670,10 +691,16 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
     s->loop = loop;
     s->cfg = *cfg;
     set_defaults(&s->cfg);
+    s->spare = calloc(1, sizeof(*s->spare));
+    if (!s->spare) {
+        free(s);
+        return err_set(eb, ERR_NOMEM, "out of memory");
+    }
     init_settings(&s->settings);
     list_init(&s->conns);
     s->is_unix = str_starts(str_of(cfg->host), STR("unix:"));
     if (s->is_unix && strlen(cfg->host + 5) >= sizeof(s->unix_path)) {
+        free(s->spare);
         free(s);
         return err_set(eb, ERR_INVALID, "HTTP listen on '%s': path too long", cfg->host);
     }
@@ -692,7 +719,7 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
         if (s->listener_open)
             close_listener(s);
         else
-            free(s);
+            server_release(s);
         return rv;
     }
     *ret = s;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/support/fault.h"
 #include "tests/support/test_loop.h"
 
 struct fixture {
@@ -448,6 +449,27 @@ static void test_slow_head_and_body_time_out(void **state) {
     teardown(&st);
 }
 
+/* The n-th allocation fails, for every n: the client gets an answer or a closed connection, the next one is served. */
+static void test_every_allocation_may_fail(void **state) {
+    struct fixture *f = *state;
+    for (uint64_t n = 0;; n++) {
+        struct client c;
+        client_open(&c, f);
+        client_send(&c, "POST /echo?x=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+                        "3\r\nabc\r\n0\r\n\r\n");
+        fault_arm(n);
+        client_expect_eof(&c);
+        bool fired = fault_fired();
+        fault_disarm();
+        client_close(&c);
+        one_shot(f, "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "hello");
+        if (!fired) {
+            assert_true(n >= 4);
+            break;
+        }
+    }
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -466,6 +488,7 @@ int main(void) {
         T(test_too_many_connections_is_503),
         T(test_drain_finishes_and_closes),
         T(test_close_waits_for_open_requests),
+        T(test_every_allocation_may_fail),
         cmocka_unit_test(test_slow_head_and_body_time_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
