@@ -276,6 +276,34 @@ static void test_full_ring_is_counted_and_made_good(void **state) {
     assert_true(test_loop_until_fn(&f->tl, all_held_are_there, f));
 }
 
+static void on_beat(uv_timer_t *t) {
+    ++*(uint32_t *)t->data;
+}
+
+/* A Redis that stands still costs nothing but its index: the loop turns on, and all is made good later. */
+static void test_stopped_redis_never_blocks_the_loop(void **state) {
+    struct fixture *f = *state;
+    uint32_t beats = 0;
+    uv_timer_t beat;
+    start_redis(f, NULL);
+    open_index(f);
+    assert_true(test_loop_until_fn(&f->tl, is_up, f));
+    uv_timer_init(&f->tl.loop, &beat);
+    beat.data = &beats;
+    uv_timer_start(&beat, on_beat, 10, 10);
+    kill(f->redis, SIGSTOP);
+    uint64_t t0 = uv_hrtime();
+    publish_held(f, N_HELD);
+    assert_true(test_loop_until_fn(&f->tl, is_down, f));
+    uint64_t ms = (uv_hrtime() - t0) / 1000000;
+    assert_in_range(ms, 4000, 9000); /* the answer that did not come */
+    assert_true(beats > ms / 10 / 2);
+    uv_close((uv_handle_t *)&beat, NULL);
+    kill(f->redis, SIGCONT);
+    assert_true(test_loop_until_fn(&f->tl, is_up, f));
+    assert_true(test_loop_until_fn(&f->tl, all_held_are_there, f));
+}
+
 static void test_password(void **state) {
     struct fixture *f = *state;
     start_redis(f, "sesame");
@@ -310,6 +338,7 @@ int main(void) {
         T(test_flushed_redis_gets_everything_again),
         T(test_epoch_is_above_the_stored_one),
         T(test_full_ring_is_counted_and_made_good),
+        T(test_stopped_redis_never_blocks_the_loop),
         T(test_password),
         T(test_bad_address_is_refused),
     };
