@@ -72,9 +72,7 @@ uint64_t prefix_patience_ns(const struct prefix_rates *r, uint32_t n_tok) {
 static double time_left_ns(const struct prefix_progress *p) {
     if (p->n_done == 0)
         return (double)p->elapsed_ns * p->n_blocks;
-    double rate = (double)p->elapsed_ns / p->n_done * (p->n_blocks - p->n_done);
-    /* a stall after a good start shows in idle_ns only */
-    return MAX(rate, (double)p->idle_ns);
+    return (double)p->elapsed_ns / p->n_done * (p->n_blocks - p->n_done);
 }
 
 bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r, const struct prefix_progress *p) {
@@ -86,6 +84,8 @@ bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r, const st
         return false;
     if (!(r->prefill_ns_per_tok > 0))
         return false; /* nothing to compare with yet; a stall still ends it */
+    if (p->idle_ns > prefix_patience_ns(r, p->n_tok))
+        return true; /* a good start says nothing about a node that has stopped since */
     double left = (double)(p->n_blocks - p->n_done) / p->n_blocks * p->n_tok;
     return time_left_ns(p) > r->prefill_ns_per_tok * left;
 }

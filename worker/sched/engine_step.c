@@ -7,6 +7,8 @@
 #define WARM_ROWS 64u
 /* FETCH_ALWAYS waits this long for a lookup's answer. */
 #define LOOKUP_ALWAYS_MS 2000u
+/* Nobody waits so long for it, but an answer until then says that the service lives. */
+#define LOOKUP_DEADLINE_MS 500u
 /* Fewer rows say more about reading the weights than about prefill. */
 #define RATE_MIN_ROWS 16u
 #define IDLE_WAIT_NS (250 * NS_PER_MS)
@@ -109,6 +111,11 @@ static void op_cancel(struct engine *e, struct gen_seq *s, bool late) {
     engine_post(e, s, fill_cancel, &late);
 }
 
+/* Late, and computing was through before anything at all had come: what the breaker counts. */
+static bool was_silent(const struct gen_seq *s) {
+    return s->is_late && s->n_seen == 0;
+}
+
 /* --- the end of a sequence --- */
 
 /* Lets go of everything once the service has. */
@@ -167,7 +174,7 @@ static void finish(struct engine *e, struct gen_seq *s, enum finish_reason why) 
     sm_move(&s->sm, SEQ_DONE);
     s->p = NULL; /* the API may free it from the post on */
     engine_post(e, s, fill_done, &why);
-    op_cancel(e, s, false);
+    op_cancel(e, s, was_silent(s) && why != FINISH_CANCELED);
     release_if_over(e, s);
 }
 
@@ -192,10 +199,11 @@ static uint64_t lookup_patience_ns(const struct engine *e, const struct gen_seq 
 }
 
 static void start_lookup(struct engine *e, struct gen_seq *s) {
-    uint32_t deadline_ms = (uint32_t)(lookup_patience_ns(e, s) / NS_PER_MS) + 1;
+    uint32_t deadline_ms = e->cfg.fetch == FETCH_ALWAYS ? LOOKUP_ALWAYS_MS : LOOKUP_DEADLINE_MS;
     METRIC_INC(e->cfg.met, lookup_total);
     METRIC_ADD(e->cfg.met, lookup_blocks_total, s->n_lookup - s->pages.n);
     s->f_begin_ns = now_ns(e);
+    s->is_late = false;
     s->op_active = true;
     s->op_canceled = false;
     engine_post(e, s, fill_lookup, &deadline_ms);
@@ -266,7 +274,7 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
 static void absorb(struct engine *e, struct gen_seq *s) {
     if (!gen_seq_absorb(s, e->index, e->cfg.block_tok))
         return;
-    op_cancel(e, s, false);
+    op_cancel(e, s, was_silent(s));
     if (sm_at(&s->sm) == SEQ_FETCH)
         become_ready(s);
 }
@@ -313,10 +321,7 @@ static uint64_t check_late(struct engine *e, struct gen_seq *s) {
         return IDLE_WAIT_NS;
     }
     METRIC_INC(e->cfg.met, fetch_late_total);
-    /* A late lookup is of no use; a late fetch may still bring the later blocks, unless nothing at all
-     * has come. */
-    if (state == SEQ_LOOKUP || s->f_next == s->f_first)
-        op_cancel(e, s, true);
+    s->is_late = true; /* and goes on: what still comes may be ahead of computing */
     become_ready(s);
     return 0;
 }

@@ -86,6 +86,7 @@ struct gen_seq {
 
     bool op_active; /* the loop has a lookup or fetch under way */
     bool op_canceled;
+    bool is_late; /* it was not waited for any longer */
     uint32_t f_first, f_n, f_next; /* fetched range; blocks below f_next are settled */
     bool f_gap;                    /* a block of the range came broken or not at all */
     uint32_t n_seen;               /* arrivals read */

@@ -71,8 +71,9 @@ static void test_slow_fetch_is_late_only_past_patience_and_when_computing_wins(v
     assert_false(prefix_is_late(FETCH_ALWAYS, &r, &p));
     p.n_done = 20; /* 12 more take 62 ms, computing 384 */
     assert_false(prefix_is_late(FETCH_AUTO, &r, &p));
-    p.idle_ns = 400 * MS; /* ... but nothing has come for longer than that */
-    p.elapsed_ns = 450 * MS;
+    p.idle_ns = 102 * MS;
+    assert_false(prefix_is_late(FETCH_AUTO, &r, &p));
+    p.idle_ns = 104 * MS; /* ... but nothing has come for longer than patience */
     assert_true(prefix_is_late(FETCH_AUTO, &r, &p));
     p.n_done = 32;
     assert_false(prefix_is_late(FETCH_AUTO, &r, &p));
