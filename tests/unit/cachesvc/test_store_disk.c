@@ -196,6 +196,8 @@ static void test_evict_survives_a_crash(void **state) {
     store_fx_put_as(&f, 3, 0, 3, 0, "bob"); /* its writes are in flight */
     struct store_filter bob = {.by_writer = true, .writer = "bob"};
     assert_int_equal(store_fx_evict(&f, &bob), 7);
+    store_fx_pump(&f);
+    assert_int_equal(store_fx_stats(&f).now.disk_used_bytes, 4 * FX_SLOT);
     store_fx_restart(&f, true);
     assert_int_equal(store_fx_lookup(&f, 1, 4, false), 4);
     assert_int_equal(store_fx_lookup(&f, 2, 4, false), 0);
