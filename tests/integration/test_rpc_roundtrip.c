@@ -354,6 +354,73 @@ static void test_restart_keeps_the_disk_tier(void **state) {
     assert_true(node_stats(f).blocks_ram > 0); /* promoted */
 }
 
+static void test_session_limit_is_busy(void **state) {
+    struct node_fixture *f = *state;
+    f->cfg.max_sessions = 1;
+    node_fixture_start(f);
+    node_fixture_connect(f, MSG_ROLE_WORKER, NULL);
+    struct refused r = {node_fixture_client(f, MSG_ROLE_WORKER, NULL), 0};
+    assert_true(test_loop_until_fn(&f->tl, is_refused, &r));
+    assert_int_equal(r.err, ERR_BUSY);
+    node_fixture_disconnect(f); /* the place is free again */
+    assert_true(node_fixture_wait_up(f, r.c));
+    node_fixture_close_client(f, r.c);
+}
+
+struct fetch_call {
+    bool done;
+    int rv;
+    uint32_t n_ok, n_busy;
+};
+
+static void on_some_block(void *arg, uint32_t i, int rv) {
+    struct fetch_call *c = arg;
+    (void)i;
+    c->n_ok += rv == 0;
+    c->n_busy += rv == ERR_BUSY;
+}
+
+static void on_some_fetch(void *arg, int rv, const struct kv_fetch_res *res) {
+    struct fetch_call *c = arg;
+    (void)res;
+    c->rv = rv;
+    c->done = true;
+}
+
+/* Four fetches where one is allowed: what is refused says BUSY, and afterwards all is as before. */
+static void test_fetch_limit_is_busy(void **state) {
+    struct node_fixture *f = *state;
+    enum { N = 8, CALLS = 4 };
+    static uint8_t bytes[CALLS][N][NODE_PAYLOAD];
+    uint8_t *dst[CALLS][N];
+    struct fetch_call c[CALLS] = {{0}};
+    struct block_id ids[N];
+    struct kv_call *k;
+    int st[N];
+    uint32_t n_ok = 0, n_refused = 0;
+    f->cfg.max_fetches = 1;
+    node_fixture_start(f);
+    node_fixture_connect(f, MSG_ROLE_WORKER, NULL);
+    assert_int_equal(node_put(f, 50, 0, N, -1, st), 0);
+    node_chain(50, ids, N);
+    for (int i = 0; i < CALLS; i++) {
+        for (int b = 0; b < N; b++)
+            dst[i][b] = bytes[i][b];
+        struct kv_fetch q = {.ns = f->ns, .chain = ids, .n = N, .dst = dst[i], .deadline_ms = 5000,
+                             .on_block = on_some_block};
+        assert_int_equal(kv_client_fetch(f->client, &q, on_some_fetch, &c[i], &k), 0);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        assert_true(test_loop_until(&f->tl, &c[i].done));
+        n_ok += c[i].n_ok == N;
+        n_refused += c[i].rv == ERR_BUSY || c[i].n_busy == N;
+    }
+    assert_true(n_ok >= 1);
+    assert_int_equal(n_ok + n_refused, CALLS);
+    assert_int_equal(node_fetch(f, 50, 0, N, st), 0);
+    all(st, N, 0);
+}
+
 /* A client that vanishes in the middle of everything leaves nothing behind. */
 static void on_ignored_put(void *arg, int rv, const struct kv_put_res *res) {
     (void)res;
@@ -463,6 +530,8 @@ int main(void) {
         T(test_wrong_token_is_refused, setup_plain),
         T(test_public_bind_needs_tokens, setup_plain),
         T(test_restart_keeps_the_disk_tier, setup_plain),
+        T(test_session_limit_is_busy, setup_plain),
+        T(test_fetch_limit_is_busy, setup_plain),
         T(test_vanished_client_leaves_nothing, setup_worker),
         T(test_http, setup_worker),
         T(test_drain_refuses_new_sessions, setup_worker),
