@@ -11,8 +11,10 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -184,6 +186,14 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     assert_non_null(strstr(text, "incipit_worker_cache_connected 0"));
     assert_non_null(strstr(text, "incipit_worker_pending_puts 0"));
     assert_non_null(strstr(text, "vllm:prompt_tokens_total{"));
+
+    struct timespec touched[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+    assert_int_equal(utimensat(AT_FDCWD, tiny.path, touched, 0), 0);
+    fd = http_connect(port);
+    http_send(fd, "GET", "/readyz", "");
+    http_read(fd, text, sizeof(text));
+    assert_non_null(strstr(text, " 503 ")); /* these weights are no longer that file's */
+    assert_non_null(strstr(text, "\"model_changed\":true"));
 
     fd = http_connect(port); /* under way when the signal comes */
     http_send(fd, "POST", "/v1/completions",

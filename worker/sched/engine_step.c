@@ -99,9 +99,14 @@ static void fill_done(struct gen_seq *s, void *arg) {
     s->out.why = *(enum finish_reason *)arg;
 }
 
+static void fill_give_lease(struct gen_seq *s, void *arg) {
+    (void)arg;
+    s->out.give_lease = true;
+}
+
 static void fill_released(struct gen_seq *s, void *arg) {
+    (void)arg;
     s->out.released = true;
-    s->out.n_used = *(uint32_t *)arg;
 }
 
 static void op_cancel(struct engine *e, struct gen_seq *s, bool late) {
@@ -131,8 +136,7 @@ static void post_released(struct engine *e) {
     struct list *l;
     while ((l = list_pop_front(&e->released))) {
         struct gen_seq *s = LIST_ENTRY(l, struct gen_seq, link);
-        uint32_t n_used = s->n_remote / e->cfg.block_tok;
-        engine_post(e, s, fill_released, &n_used);
+        engine_post(e, s, fill_released, NULL);
     }
 }
 
@@ -248,6 +252,7 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
         engine_puts_add(e, s, n_put);
     }
     if (sm_at(&s->sm) != SEQ_LOOKUP) { /* late, finished, or nobody waited */
+        engine_post(e, s, fill_give_lease, NULL);
         release_if_over(e, s);
         return;
     }
@@ -259,6 +264,7 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
         n = 0;
     }
     if (!n) {
+        engine_post(e, s, fill_give_lease, NULL); /* slots that nobody will read */
         become_ready(s);
         return;
     }

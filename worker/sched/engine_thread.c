@@ -103,6 +103,7 @@ static void on_block(struct prefix_fetch *f, uint32_t i, int rv) {
 static void on_fetch_end(struct prefix_fetch *f, int rv) {
     struct gen_seq *s = CONTAINER_OF(f, struct gen_seq, op);
     struct engine *e = s->e;
+    prefix_fetch_release(f, s->n_ok); /* the bytes are here: the slots may go */
     pthread_mutex_lock(&e->lock);
     struct seq_mail_in *m = mail_to_engine(s);
     m->fetch_end = true;
@@ -186,6 +187,8 @@ static void handle_seq(struct engine *e, struct gen_seq *s, const struct seq_mai
         start_fetch(s, m->first, m->n);
     if (m->cancel)
         prefix_fetch_cancel(&s->op, m->cancel_late);
+    if (m->give_lease)
+        prefix_fetch_release(&s->op, 0);
     if (m->touch) {
         METRIC_INC(e->cfg.met, touch_total);
         prefix_touch_add(&l->touch, s->chain, m->n_touch);
@@ -199,7 +202,7 @@ static void handle_seq(struct engine *e, struct gen_seq *s, const struct seq_mai
     if (m->done)
         seq_done(s, m->why);
     if (m->released) {
-        prefix_fetch_release(&s->op, m->n_used);
+        prefix_fetch_release(&s->op, 0); /* if it still has one: canceled between lookup and fetch */
         pthread_mutex_lock(&e->lock);
         if (s->in.queued) /* a cancel that came too late */
             list_remove(&s->in.link);
@@ -216,8 +219,8 @@ static void on_async(uv_async_t *h) {
     while ((l = list_pop_front(&e->out_seqs))) {
         struct gen_seq *s = CONTAINER_OF(l, struct gen_seq, out.link);
         struct seq_mail_out m = s->out;
-        s->out.queued = s->out.lookup = s->out.fetch = s->out.cancel = s->out.touch = s->out.done =
-            s->out.released = false;
+        s->out.queued = s->out.lookup = s->out.fetch = s->out.cancel = s->out.give_lease = s->out.touch =
+            s->out.done = s->out.released = false;
         pthread_mutex_unlock(&e->lock);
         handle_seq(e, s, &m);
         pthread_mutex_lock(&e->lock);

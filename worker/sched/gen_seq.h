@@ -52,13 +52,12 @@ struct seq_arrival {
 /* What the engine tells the loop. */
 struct seq_mail_out {
     struct list link;
-    bool queued, lookup, fetch, cancel, cancel_late, touch, done, released;
+    bool queued, lookup, fetch, cancel, cancel_late, give_lease, touch, done, released;
     uint32_t have;        /* lookup: blocks owned */
     uint32_t deadline_ms; /* lookup */
     uint32_t first, n;    /* fetch */
     uint32_t n_touch;
     uint32_t n_out; /* tokens published */
-    uint32_t n_used; /* of the lease, with released */
     enum finish_reason why;
 };
 

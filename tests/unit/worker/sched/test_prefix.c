@@ -328,6 +328,27 @@ static void test_close_during_a_fetch(void **state) {
     fx_req_fini(&q);
 }
 
+/* A lease keeps slots from eviction: it must not last as long as the answer does. */
+static void test_lease_ends_with_the_fetch_not_with_the_request(void **state) {
+    (void)state;
+    struct fx_req q;
+    for (int miss = 0; miss < 2; miss++) {
+        engine_fx_open(&fx);
+        atomic_store(&fx.model.step_us, 1000);
+        fx_req_init(&q, &fx, miss ? "a text that the service has never heard of" : SYS, 100);
+        assert_int_equal(fx_submit(&q), 0);
+        while (q.n_tokens < 20)
+            uv_run(&fx.loop, UV_RUN_ONCE);
+        assert_int_equal(q.n_done, 0);
+        assert_int_equal(fx.fake.n_leases_open, 0);
+        assert_int_equal(fx.fake.n_lookups, miss + 1);
+        engine_cancel(fx.engine, q.r);
+        fx_wait(&fx, &q, 1);
+        fx_req_fini(&q);
+        engine_fx_close_engine(&fx);
+    }
+}
+
 static void test_fetching_takes_no_batch_slot(void **state) {
     (void)state;
     struct fx_req slow, fast;
@@ -388,6 +409,7 @@ int main(void) {
         T(test_own_pages_are_touched_in_batches),
         T(test_cancel_during_a_fetch_lets_go_of_pages),
         T(test_close_during_a_fetch),
+        T(test_lease_ends_with_the_fetch_not_with_the_request),
         T(test_fetching_takes_no_batch_slot),
         T(test_changed_model_puts_nothing),
     };
