@@ -8,9 +8,12 @@
 #include "common/check.h"
 #include "worker/kernels/kern_impl.h"
 
+/* A slot holds what one block needs: scores, queries, sums. Thread i uses slot i; when few blocks are
+ * split over all threads, block i uses slot i, and there are up to twice as many blocks as threads. */
 struct attn_scratch {
     struct attn_scratch_cfg cfg;
-    size_t s_floats, qt_floats, acc_floats; /* of one thread, each a multiple of 16 */
+    size_t s_floats, qt_floats, acc_floats; /* of one slot, each a multiple of 16 */
+    unsigned n_slots;
     float *mem;
 };
 
@@ -26,7 +29,8 @@ int attn_scratch_new(struct attn_scratch **ret, const struct attn_scratch_cfg *c
     s->s_floats = round_up(cfg->max_ctx, KERN_LANES) * KERN_ATTN_ROWS;
     s->qt_floats = round_up((size_t)cfg->head_dim * KERN_ATTN_ROWS, KERN_LANES);
     s->acc_floats = s->qt_floats;
-    size_t floats = (s->s_floats + s->qt_floats + s->acc_floats) * cfg->n_threads;
+    s->n_slots = cfg->n_threads > 1 ? 2 * cfg->n_threads : 1;
+    size_t floats = (s->s_floats + s->qt_floats + s->acc_floats) * s->n_slots;
     s->mem = aligned_alloc(64, round_up(floats * sizeof(float), 64));
     if (!s->mem) {
         free(s);
@@ -102,14 +106,15 @@ static void load_queries(const struct attn_job *j, const struct pairs *p, struct
     b->qt = qt;
 }
 
+/* Scores of positions from .. to-1; from is a page's first. */
 static void block_scores(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
-                         uint32_t n_pos) {
+                         uint32_t from, uint32_t to) {
     uint32_t bt = b->block_tokens;
-    for (uint32_t pos = 0; pos < n_pos; pos += bt) {
+    for (uint32_t pos = from; pos < to; pos += bt) {
         const uint8_t *k = head_k(j, p, pos / bt);
-        bool more = pos + PAGES_AHEAD * bt < n_pos;
+        bool more = pos + PAGES_AHEAD * bt < to;
         b->ahead = more ? (intptr_t)head_k(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)k : 0;
-        j->impl->attn_scores(b, k, pos, MIN(bt, n_pos - pos));
+        j->impl->attn_scores(b, k, pos, MIN(bt, to - pos));
     }
 }
 
@@ -133,29 +138,40 @@ static void block_values(const struct attn_job *j, const struct pairs *p, struct
     }
 }
 
-static void run_block(const struct attn_job *j, const struct pairs *p, unsigned thread) {
+static struct attn_block block_open(const struct attn_job *j, const struct pairs *p, size_t slot) {
     const struct attn_scratch *sc = j->scratch;
-    float *mem = sc->mem + thread * (sc->s_floats + sc->qt_floats + sc->acc_floats);
+    float *mem = sc->mem + slot * (sc->s_floats + sc->qt_floats + sc->acc_floats);
     struct attn_block b = {
         .rh = padded_pairs(p->n),
         .head_dim = j->shape->head_dim,
+        .d1 = j->shape->head_dim,
         .block_tokens = j->shape->block_tokens,
         .dtype = j->shape->dtype,
         .s = mem,
         .acc = mem + sc->s_floats + sc->qt_floats,
     };
     load_queries(j, p, &b, mem + sc->s_floats);
-    block_scores(j, p, &b, pair_last(p, p->n - 1) + 1);
+    memset(b.acc, 0, (size_t)b.rh * b.head_dim * sizeof *b.acc);
+    return b;
+}
+
+/* Writes [d0, d1) of every pair's output. rz: 1 / sum of its probabilities. */
+static void block_output(const struct pairs *p, const struct attn_block *b, const float *rz) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        float *out = p->seq->out + pair_row(p, i) * p->seq->out_stride + pair_head(p, i) * b->head_dim;
+        for (uint32_t d = b->d0; d < b->d1; d++)
+            out[d] = b->acc[(size_t)i * b->head_dim + d] * rz[i];
+    }
+}
+
+static void run_block(const struct attn_job *j, const struct pairs *p, unsigned thread) {
+    struct attn_block b = block_open(j, p, thread);
+    block_scores(j, p, &b, 0, pair_last(p, p->n - 1) + 1);
     float rz[KERN_ATTN_ROWS];
     for (uint32_t i = 0; i < p->n; i++)
         rz[i] = j->impl->attn_softmax(&b, i, pair_last(p, i));
-    memset(b.acc, 0, (size_t)b.rh * b.head_dim * sizeof *b.acc);
     block_values(j, p, &b);
-    for (uint32_t i = 0; i < p->n; i++) {
-        float *out = p->seq->out + pair_row(p, i) * p->seq->out_stride + pair_head(p, i) * b.head_dim;
-        for (uint32_t d = 0; d < b.head_dim; d++)
-            out[d] = b.acc[(size_t)i * b.head_dim + d] * rz[i];
-    }
+    block_output(p, &b, rz);
 }
 
 /* --- all blocks -------------------------------------------------------------------------------- */
@@ -193,6 +209,87 @@ static void run_items(void *arg, size_t begin, size_t end, unsigned thread) {
     }
 }
 
+/* --- few blocks, many threads -------------------------------------------------------------------- */
+
+/* A decode row has one block a KV head: 3 blocks for 2 threads, or 8 for 16. With a long context these
+ * are split: scores by pages, softmax by pairs, values by d. Each number is still computed whole, by one
+ * thread, in the same order. */
+#define SPLIT_MIN_POS 512 /* below, three wake-ups cost more than idle threads */
+#define SPLIT_POS 256 /* positions of a piece, about; whole pages */
+#define SPLIT_D 32
+
+struct split {
+    const struct attn_job *j;
+    struct pairs *pairs; /* one a block */
+    struct attn_block *blocks;
+    float (*rz)[KERN_ATTN_ROWS];
+    uint32_t piece_pos, pieces; /* of one block, the longest */
+};
+
+static void split_scores(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    const struct split *s = arg;
+    for (size_t i = begin; i < end; i++) {
+        const struct pairs *p = &s->pairs[i / s->pieces];
+        struct attn_block b = s->blocks[i / s->pieces];
+        uint32_t n_pos = pair_last(p, p->n - 1) + 1, from = (uint32_t)(i % s->pieces) * s->piece_pos;
+        if (from < n_pos)
+            block_scores(s->j, p, &b, from, MIN(n_pos, from + s->piece_pos));
+    }
+}
+
+static void split_softmax(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    const struct split *s = arg;
+    for (size_t i = begin; i < end; i++) {
+        size_t block = i / KERN_ATTN_ROWS;
+        uint32_t pair = (uint32_t)(i % KERN_ATTN_ROWS);
+        const struct pairs *p = &s->pairs[block];
+        if (pair < p->n)
+            s->rz[block][pair] =
+                s->j->impl->attn_softmax(&s->blocks[block], pair, pair_last(p, pair));
+    }
+}
+
+static void split_values(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    const struct split *s = arg;
+    const uint32_t d = s->j->shape->head_dim, parts = (d + SPLIT_D - 1) / SPLIT_D;
+    for (size_t i = begin; i < end; i++) {
+        struct attn_block b = s->blocks[i / parts];
+        b.d0 = (uint32_t)(i % parts) * SPLIT_D;
+        b.d1 = MIN(d, b.d0 + SPLIT_D);
+        block_values(s->j, &s->pairs[i / parts], &b);
+        block_output(&s->pairs[i / parts], &b, s->rz[i / parts]);
+    }
+}
+
+static void run_split(struct kern_team *team, const struct attn_job *j) {
+    struct pairs pairs[2 * KERN_TEAM_MAX];
+    struct attn_block blocks[2 * KERN_TEAM_MAX];
+    float rz[2 * KERN_TEAM_MAX][KERN_ATTN_ROWS];
+    struct split s = {.j = j, .pairs = pairs, .blocks = blocks, .rz = rz};
+    uint32_t most = 0, bt = j->shape->block_tokens;
+    for (size_t i = 0; i < j->n_items; i++) {
+        pairs[i] = find_pairs(j, i);
+        blocks[i] = block_open(j, &pairs[i], i);
+        most = MAX(most, pair_last(&pairs[i], pairs[i].n - 1) + 1);
+    }
+    s.piece_pos = (SPLIT_POS + bt - 1) / bt * bt;
+    s.pieces = (most + s.piece_pos - 1) / s.piece_pos;
+    kern_team_for(team, j->n_items * s.pieces, 1, split_scores, &s);
+    kern_team_for(team, j->n_items * KERN_ATTN_ROWS, 1, split_softmax, &s);
+    kern_team_for(team, j->n_items * ((j->shape->head_dim + SPLIT_D - 1) / SPLIT_D), 1, split_values, &s);
+}
+
+static bool worth_splitting(const struct kern_team *team, const struct attn_job *j) {
+    size_t threads = kern_team_size(team);
+    uint32_t most = 0;
+    for (size_t i = 0; i < j->n_seqs; i++)
+        most = MAX(most, j->seqs[i].pos0 + j->seqs[i].n_rows);
+    return j->n_items < 2 * threads && j->n_items % threads != 0 && most >= SPLIT_MIN_POS;
+}
+
 void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_scratch *scratch,
                 const struct attn_shape *shape, const struct attn_seq *seqs, size_t n_seqs) {
     struct attn_job j = {
@@ -211,7 +308,10 @@ void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_
         CHECK(seqs[i].n_rows > 0 && seqs[i].pos0 + seqs[i].n_rows <= scratch->cfg.max_ctx);
         j.n_items += (size_t)seq_blocks(shape, &seqs[i]) * shape->n_kv_head;
     }
-    kern_team_for(team, j.n_items, 1, run_items, &j);
+    if (worth_splitting(team, &j))
+        run_split(team, &j);
+    else
+        kern_team_for(team, j.n_items, 1, run_items, &j);
 }
 
 /* --- storing ----------------------------------------------------------------------------------- */

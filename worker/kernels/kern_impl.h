@@ -101,6 +101,7 @@ static inline const float *act_f32_tile_at(const struct mat_args *a, uint32_t ti
 struct attn_block {
     uint32_t rh; /* pairs in the layouts below: 1, 2, 3, 4, 6, 8 or 12; surplus pairs are zero */
     uint32_t head_dim, block_tokens;
+    uint32_t d0, d1; /* attn_values: the part of head_dim to compute, multiples of 16 but for the end */
     enum kv_dtype dtype;
     const float *qt; /* [head_dim][rh], scaled */
     float *s; /* scores, then probabilities: [position / 16][rh][16] */
@@ -127,7 +128,7 @@ struct kern_impl {
     /* Scores [0, last] of pair i become exp(score - max), the rest of its last tile 0; 1/sum. */
     float (*attn_softmax)(const struct attn_block *b, uint32_t i, uint32_t last);
     /* acc[i] += p[i][pos] * v[pos] ascending, for pairs i >= first and the tokens t0 .. t1-1 of
-     * v [B][head_dim], whose token 0 is position pos0. */
+     * v [B][head_dim], whose token 0 is position pos0; d0 <= d < d1 only. */
     void (*attn_values)(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
                         uint32_t t1, uint32_t first);
 };

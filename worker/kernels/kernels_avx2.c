@@ -275,8 +275,8 @@ static float avx2_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t 
 static void avx2_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
                              uint32_t t1, uint32_t first) {
     size_t item = kv_dtype_bytes(b->dtype);
-    const uint8_t *vt = (const uint8_t *)v + (size_t)t0 * b->head_dim * item;
-    for (uint32_t d = 0; d < b->head_dim; d += 16, vt += 16 * item)
+    const uint8_t *vt = (const uint8_t *)v + ((size_t)t0 * b->head_dim + b->d0) * item;
+    for (uint32_t d = b->d0; d < b->d1; d += 16, vt += 16 * item)
         for (uint32_t i = first, part; i < b->rh; i += part) {
             part = MIN(ATTN_PAIRS, b->rh - i);
             values_fns[part](b, vt, pos0 + t0, pos0 + t1, b->acc + d, i);

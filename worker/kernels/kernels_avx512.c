@@ -236,8 +236,9 @@ static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_
     }                                                                                              \
     ALWAYS_INLINE void values_any_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,  \
                                       uint32_t end, const bool f16) {                              \
-        for (uint32_t d = 0; d < b->head_dim; d += 32, v += 32 * (f16 ? 2 : 4)) {                  \
-            if (d + 32 <= b->head_dim)                                                             \
+        v += b->d0 * (f16 ? 2u : 4u);                                                              \
+        for (uint32_t d = b->d0; d < b->d1; d += 32, v += 32 * (f16 ? 2 : 4)) {                    \
+            if (d + 32 <= b->d1)                                                                   \
                 values_part_##N(b, v, pos, end, b->acc + d, f16, true);                            \
             else                                                                                   \
                 values_part_##N(b, v, pos, end, b->acc + d, f16, false);                           \
@@ -268,7 +269,7 @@ static const values_fn values_by_pairs[KERN_ATTN_ROWS + 1] = {
 /* The triangle at a chunk's end: one position, the pairs from `first` on. */
 static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t first) {
     const float *p = b->s + (size_t)(pos / 16) * b->rh * 16 + pos % 16;
-    for (uint32_t d = 0; d < b->head_dim; d += 16) {
+    for (uint32_t d = b->d0; d < b->d1; d += 16) {
         __m512 vd = load_kv(v, d, b->dtype == KV_F16);
         for (uint32_t i = first; i < b->rh; i++) {
             float *acc = b->acc + (size_t)i * b->head_dim + d;

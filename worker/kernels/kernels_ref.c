@@ -269,7 +269,7 @@ static float ref_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t l
 static void ref_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
                             uint32_t t1, uint32_t first) {
     for (uint32_t t = t0; t < t1; t++)
-        for (uint32_t d = 0; d < b->head_dim; d++) {
+        for (uint32_t d = b->d0; d < b->d1; d++) {
             float vf = kv_at(v, b->dtype, (size_t)t * b->head_dim + d);
             for (uint32_t i = first; i < b->rh; i++) {
                 float *acc = &b->acc[(size_t)i * b->head_dim + d];

@@ -36,7 +36,7 @@ static void world_open(struct world *w, struct rng *r, struct attn_shape shape, 
     fill_input(r, IN_NORMAL, w->q, n_q);
     fill_input(r, IN_NORMAL, w->k, n_kv);
     fill_input(r, IN_NORMAL, w->v, n_kv);
-    struct attn_scratch_cfg cfg = {shape.n_head, shape.n_kv_head, shape.head_dim, n_pos, 4, 3};
+    struct attn_scratch_cfg cfg = {shape.n_head, shape.n_kv_head, shape.head_dim, n_pos, 4, 5};
     assert_int_equal(attn_scratch_new(&w->scratch, &cfg), 0);
 }
 
@@ -288,6 +288,39 @@ static void test_batch_of_sequences_equals_single_calls(void **state) {
     kern_team_free(team);
 }
 
+/* A long context and more threads than KV heads: blocks are split over the team. Every shape, 1 and 3
+ * new rows, teams that divide the blocks and teams that do not. */
+static void test_blocks_split_over_a_team_give_the_same_bits(void **state) {
+    (void)state;
+    const struct kern_ops *t[3];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {15};
+    static const unsigned sizes[] = {2, 4, 5};
+    struct kern_team *teams[ARRAY_LEN(sizes)];
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        assert_int_equal(kern_team_new(&teams[i], sizes[i], NULL), 0);
+    enum { N = 523 + 60 };
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct world w;
+        world_open(&w, &r, shapes[i], N);
+        size_t nq = (size_t)shapes[i].n_head * shapes[i].head_dim;
+        float *want = malloc(3 * nq * sizeof *want);
+        world_run(&w, t[n_tables - 1], NULL, 64);
+        memcpy(want, w.out + (N - 3) * nq, 3 * nq * sizeof *want);
+        for (size_t k = 0; k < n_tables; k++)
+            for (size_t c = 0; c < ARRAY_LEN(sizes); c++)
+                for (uint32_t rows = 1; rows <= 3; rows += 2) {
+                    memset(w.out + (N - 3) * nq, 0, 3 * nq * sizeof *want);
+                    world_chunk(&w, t[k], teams[c], N - rows, rows);
+                    assert_same_bits(w.out + (N - rows) * nq, want + (3 - rows) * nq, rows * nq, "split");
+                }
+        free(want);
+        world_close(&w);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        kern_team_free(teams[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_output_depends_on_neither_chunk_nor_table_nor_team),
@@ -295,6 +328,7 @@ int main(void) {
         cmocka_unit_test(test_peaked_scores_give_the_winner),
         cmocka_unit_test(test_probability_ends_at_minus_60),
         cmocka_unit_test(test_order_of_sums_is_the_contract),
+        cmocka_unit_test(test_blocks_split_over_a_team_give_the_same_bits),
         cmocka_unit_test(test_batch_of_sequences_equals_single_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
