@@ -1,5 +1,7 @@
 #include "cachesvc/store/directory.h"
 
+#include <sys/mman.h>
+
 #include "common/check.h"
 #include "common/err.h"
 
@@ -13,6 +15,14 @@ static uint32_t slot_of(const struct directory *d, const struct block_id *id) {
         h ^= h >> 29;
     }
     return (uint32_t)(h >> 16) & d->mask;
+}
+
+/* Lookups jump all over these arrays: with 4 KiB pages most of their time is page walks. A hint
+ * only. */
+static void want_huge_pages(void *p, size_t bytes) {
+    uintptr_t from = ((uintptr_t)p + 4095) / 4096 * 4096, to = ((uintptr_t)p + bytes) / 4096 * 4096;
+    if (to > from)
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
 }
 
 int dir_init(struct directory *d, uint32_t cap, uint64_t seed) {
@@ -30,6 +40,8 @@ int dir_init(struct directory *d, uint32_t cap, uint64_t seed) {
         dir_fini(d);
         return ERR_NOMEM;
     }
+    want_huge_pages(d->entries, cap * sizeof(*d->entries));
+    want_huge_pages(d->table, table * sizeof(*d->table));
     memset(d->table, 0xff, table * sizeof(*d->table));
     return 0;
 }
@@ -45,6 +57,22 @@ uint32_t dir_find(const struct directory *d, const struct block_id *id) {
         uint32_t idx = d->table[at];
         if (idx == DIR_NONE || block_id_equal(&d->entries[idx].id, id))
             return idx;
+    }
+}
+
+void dir_prefetch(const struct directory *d, const struct block_id *ids, uint32_t n) {
+    uint32_t at[DIR_PREFETCH_MAX];
+    n = MIN(n, DIR_PREFETCH_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = slot_of(d, &ids[i]);
+        __builtin_prefetch(&d->table[at[i]]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t idx = d->table[at[i]];
+        if (idx == DIR_NONE)
+            continue;
+        __builtin_prefetch(&d->entries[idx]);
+        __builtin_prefetch((const char *)&d->entries[idx] + 64);
     }
 }
 

@@ -73,6 +73,10 @@ static inline void dir_set_seq(struct dir_entry *e, uint64_t seq) {
 }
 /* Index for an id, or DIR_NONE. */
 uint32_t dir_find(const struct directory *d, const struct block_id *id);
+/* Starts the memory reads that dir_find() of these ids will need; a chain's entries lie anywhere. n
+ * at most DIR_PREFETCH_MAX. */
+#define DIR_PREFETCH_MAX 32u
+void dir_prefetch(const struct directory *d, const struct block_id *ids, uint32_t n);
 /* New entry, a hole without links; the id must not be there. DIR_NONE: full. */
 uint32_t dir_add(struct directory *d, const struct block_id *id);
 /* Without parent link, children, slots and LRU membership. */

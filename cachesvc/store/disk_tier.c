@@ -179,7 +179,8 @@ static void start_round(struct disk_tier *t) {
             .done = on_round_written,
             .arg = t,
         };
-        int rv = t->cfg.exec->submit(t->cfg.exec, &r->op); /* taken: r->op.rv is the other thread's now */
+        int rv = t->cfg.exec->submit(t->cfg.exec,
+                                     &r->op); /* taken: r->op.rv is the other thread's now */
         t->n_busy++;
         if (rv < 0) {
             r->op.rv = rv;

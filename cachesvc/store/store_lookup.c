@@ -151,6 +151,8 @@ int block_store_lookup(struct block_store *s, struct store_session *ss, struct s
         return ERR_INVALID;
     bool in_run = true;
     for (uint32_t i = 0; i < l->n; i++) {
+        if (i % DIR_PREFETCH_MAX == 0)
+            dir_prefetch(&s->dir, l->ids + i, l->n - i);
         uint32_t idx = find_in_ns(s, l->ns, &l->ids[i]);
         l->where[i] = (uint8_t)(idx == DIR_NONE ? STORE_ABSENT : where_is(store_at(s, idx)));
         if (l->locs)
