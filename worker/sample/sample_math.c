@@ -8,23 +8,30 @@
 static const double LN2_HI = 6.93147180369123816490e-01; /* 33 bits: k * LN2_HI is exact */
 static const double LN2_LO = 1.90821492927058770002e-10;
 
+/* 1.5 * 2^52: adding it rounds to the nearest integer, which then stands in the low bits. */
+static const double ROUND = 6755399441055744.0;
+
+/* Eight at a time: the compiler makes of it what the CPU has; each lane's operations and their order, and
+ * so its bits, are those written here. */
+typedef double f64x8 __attribute__((vector_size(64)));
+typedef int64_t i64x8 __attribute__((vector_size(64)));
+
 static double bits_to_double(uint64_t u) {
     double d;
     memcpy(&d, &u, sizeof(d));
     return d;
 }
 
-/* exp(x) = 2^k * exp(r), |r| <= ln2/2, Taylor to r^13: its remainder is below 2^-56. */
-double sample_exp(double x) {
-    if (!(x >= -700.0)) /* NaN too */
-        return 0.0;
-    if (x >= 0.0)
-        return 1.0;
-    int64_t k = (int64_t)(x * 1.4426950408889634 - 0.5);
-    double kd = (double)k;
-    double r = (x - kd * LN2_HI) - kd * LN2_LO;
-    double p = 1.0 / 6227020800.0;
-    p = p * r + 1.0 / 479001600.0;
+/* exp(x) = 2^k * exp(r), |r| <= ln2/2, Taylor to r^13: its remainder is below 2^-56. x in [-700, 0], so
+ * 2^k stays a normal number. */
+void sample_exp8(const double x[8], double ret[8]) {
+    f64x8 v, t, kd, r, p;
+    i64x8 bits;
+    memcpy(&v, x, sizeof(v));
+    t = v * 1.4426950408889634 + ROUND;
+    kd = t - ROUND;
+    r = (v - kd * LN2_HI) - kd * LN2_LO;
+    p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
     p = p * r + 1.0 / 39916800.0;
     p = p * r + 1.0 / 3628800.0;
     p = p * r + 1.0 / 362880.0;
@@ -37,8 +44,20 @@ double sample_exp(double x) {
     p = p * r + 0.5;
     p = p * r + 1.0;
     p = p * r + 1.0;
-    /* k >= -1010, so the exponent stays normal */
-    return p * bits_to_double((uint64_t)(k + 1023) << 52);
+    memcpy(&bits, &t, sizeof(bits));
+    bits = (bits + 1023) << 52; /* the low bits of t are k; what stands above them is shifted out */
+    memcpy(&v, &bits, sizeof(v));
+    p = p * v;
+    memcpy(ret, &p, sizeof(p));
+}
+
+double sample_exp(double x) {
+    if (!(x >= -700.0)) /* NaN too */
+        return 0.0;
+    const double in[8] = {MIN(x, 0.0)};
+    double out[8];
+    sample_exp8(in, out);
+    return out[0];
 }
 
 /* log(x) = e*ln2 + 2*atanh(s), s = (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); |s| < 0.172. */

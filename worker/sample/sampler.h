@@ -47,4 +47,5 @@ float sampler_logprobs(struct sampler *s, const float *logits, int32_t id, uint3
 uint64_t sample_random(uint64_t seed, uint64_t counter);
 /* exp(x) for x <= 0, 0 below -700; log(x) for x > 0. Within 2 units in the last place. */
 double sample_exp(double x);
+void sample_exp8(const double x[8], double ret[8]); /* eight of the same, x in [-700, 0] */
 double sample_log(double x);
