@@ -373,8 +373,9 @@ static void on_readable(struct rpc_conn *c) {
         }
         c->last_read_ns = clock_mono_ns(c->cfg.clk);
         process_in(c);
-        /* TCP gives all it has; a Unix socket stops at each of the sender's pieces. */
-        if ((c->is_tcp && (size_t)n < asked) || (size_t)n >= budget)
+        /* Less than asked: the kernel has no more. Asking again would only cost a call; polling is by
+         * level, so nothing is lost. */
+        if ((size_t)n < asked || (size_t)n >= budget)
             break;
         budget -= (size_t)n;
     }
