@@ -257,7 +257,8 @@ void block_store_close(struct block_store *s, block_store_cb cb, void *arg) {
         block_store_cb dcb = TAKE_PTR(s->drain_cb);
         dcb(s->drain_arg, ERR_CANCELED);
     }
-    (void)close_progress(s);
+    if (!s->has_disk) /* else from tick: the caller may be a callback out of the disk tier */
+        (void)close_progress(s);
 }
 
 void block_store_tick(struct block_store *s) {

@@ -391,22 +391,20 @@ void block_store_put_end(struct store_put *p) {
     store_put_free(p);
 }
 
-void store_put_tick(struct block_store *s, uint64_t now) {
+static struct store_put *find_expired(struct block_store *s, uint64_t now) {
     LIST_FOREACH(&s->live_sessions, l) {
         struct store_session *ss = LIST_ENTRY(l, struct store_session, link);
-        LIST_FOREACH(&ss->puts, k) {
-            struct store_put *p = LIST_ENTRY(k, struct store_put, link);
-            if (now < p->deadline)
-                continue;
-            /* Its blocks die, the handle stays: its owner still knows it. */
-            for (uint32_t i = p->n; i-- > 0;) {
-                uint8_t st = p->blk[i].state;
-                if (st != PUT_BLK_WAITING && st != PUT_BLK_OPEN && st != PUT_BLK_FILLED)
-                    continue;
-                s->st.put_expired +=
-                    p->bytes == s->ns[p->ns].slot_bytes; /* once a put, with its last block */
-                kill_block(s, p, &p->blk[i]);
-            }
-        }
+        LIST_FOREACH(&ss->puts, k)
+        if (now >= LIST_ENTRY(k, struct store_put, link)->deadline)
+            return LIST_ENTRY(k, struct store_put, link);
+    }
+    return NULL;
+}
+
+/* One at a time from the start: the commits that are called back may end other puts. */
+void store_put_tick(struct block_store *s, uint64_t now) {
+    for (struct store_put *p; (p = find_expired(s, now));) {
+        s->st.put_expired++;
+        store_put_free(p);
     }
 }

@@ -234,6 +234,17 @@ static void test_a_dying_session_gives_everything_back(void **state) {
     store_fx_close(&f);
 }
 
+struct ends {
+    struct store_session *ss;
+    uint64_t put_id;
+    int n_done;
+};
+static void on_commit_end_other(void *arg, uint32_t n_done) {
+    struct ends *e = arg;
+    e->n_done = (int)n_done;
+    block_store_put_end(block_store_put_find(e->ss, e->put_id));
+}
+
 static void test_a_put_without_progress_expires(void **state) {
     (void)state;
     struct store_fx f;
@@ -242,13 +253,22 @@ static void test_a_put_without_progress_expires(void **state) {
     uint8_t st;
     struct store_put *p;
     assert_int_equal(begin(&f, &b, 1, &st, &p), 0);
+    struct store_put_block b2 = fx_block(2, 0, 0);
+    struct store_put *q;
+    assert_int_equal(begin(&f, &b2, 1, &st, &q), 0);
+    uint64_t id = block_store_put_id(p), other = block_store_put_id(q);
+    struct store_commit c;
+    uint32_t idx = 0, done;
+    struct ends e = {f.ss, other, -1};
+    assert_int_equal(block_store_put_commit(p, &c, &idx, 1, &done, on_commit_end_other, &e), 0);
     f.now_ns += 31 * NS_PER_S;
     block_store_tick(f.s);
-    struct store_fill open;
-    assert_int_equal(block_store_put_open(p, 0, &open), ERR_NOTFOUND);
+    assert_int_equal(e.n_done,
+                     0); /* the waiting commit was told, and ended the other put from in there */
+    assert_null(block_store_put_find(f.ss, id));
+    assert_null(block_store_put_find(f.ss, other));
     assert_int_equal(store_fx_stats(&f).put_expired, 1);
     assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, 0);
-    block_store_put_end(p);
     store_fx_check_idle(&f);
     store_fx_close(&f);
 }
