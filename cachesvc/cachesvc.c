@@ -67,10 +67,11 @@ static int check_binds(const struct cachesvc_config *cfg, struct errbuf *eb) {
         if (rv < 0)
             return err_wrap(eb, rv, "--listen");
         if (rpc_addr_is_public(&a) && !*cfg->token_file && !cfg->insecure_no_auth)
-            return err_set(eb, ERR_DENIED,
-                           "--listen %s is reachable from other hosts and there is no --token-file; "
-                           "--insecure-no-auth allows it all the same",
-                           cfg->listen.v[i]);
+            return err_set(
+                eb, ERR_DENIED,
+                "--listen %s is reachable from other hosts and there is no --token-file; "
+                "--insecure-no-auth allows it all the same",
+                cfg->listen.v[i]);
     }
     return 0;
 }
@@ -106,8 +107,9 @@ static int open_store(struct cachesvc *s, struct errbuf *eb) {
     if (!*cfg->disk_dir != !cfg->disk_bytes)
         return err_set(eb, ERR_INVALID, "--disk-dir and --disk-bytes go together");
     if (has_disk) {
-        struct loop_work_cfg w = {
-            .n_threads = cfg->disk_threads, .max_queued = cfg->disk_queue, .name = "disk"};
+        struct loop_work_cfg w = {.n_threads = cfg->disk_threads,
+                                  .max_queued = cfg->disk_queue + STORE_DISK_JOBS,
+                                  .name = "disk"};
         int rv = loop_work_open(&s->disk_pool, s->loop, &w);
         if (rv < 0)
             return err_set(eb, rv, "disk threads: %s", err_text(rv));
@@ -120,6 +122,7 @@ static int open_store(struct cachesvc *s, struct errbuf *eb) {
                                 .max_namespaces = SESSION_MAX_NS,
                                 .max_sessions = cfg->max_sessions,
                                 .max_put_blocks = cfg->max_put_blocks,
+                                .max_disk_reads = cfg->disk_queue,
                                 .lease_ttl_ns = cfg->lease_ttl_ms * NS_PER_MS,
                                 .put_ttl_ns = cfg->put_ttl_ms * NS_PER_MS,
                                 .buffered_io = cfg->buffered_io,
@@ -158,7 +161,8 @@ static void fclosep(FILE **f) {
 static int read_password(struct node *n, const char *path, struct errbuf *eb) {
     CLEANUP(fclosep) FILE *f = fopen(path, "re");
     if (!f || !fgets(n->password, sizeof(n->password), f))
-        return err_set(eb, f ? ERR_INVALID : -errno, "Redis password file '%s' cannot be read", path);
+        return err_set(eb, f ? ERR_INVALID : -errno, "Redis password file '%s' cannot be read",
+                       path);
     n->password[strcspn(n->password, "\r\n")] = '\0';
     return 0;
 }
@@ -173,9 +177,9 @@ static int open_index(struct node *n, struct errbuf *eb) {
         if (rv < 0)
             return rv;
     }
-    const char *addr = *cfg->advertise   ? cfg->advertise
-                       : cfg->listen.n   ? cfg->listen.v[0]
-                                         : cfg->unix_listen;
+    const char *addr = *cfg->advertise ? cfg->advertise
+                       : cfg->listen.n ? cfg->listen.v[0]
+                                       : cfg->unix_listen;
     struct index_redis_cfg c = {.loop = s->loop,
                                 .clk = s->clk,
                                 .log = s->log,
@@ -231,7 +235,8 @@ static int open_rpc(struct node *n, struct errbuf *eb) {
 static int open_http(struct cachesvc *s, struct errbuf *eb) {
     s->sources[0] = (struct http_metrics_source){
         .table = cachesvc_metrics_table(), .m = &s->met, .refresh = refresh, .arg = s};
-    s->sources[1] = (struct http_metrics_source){.table = store_metrics_table(), .m = &s->store_met};
+    s->sources[1] =
+        (struct http_metrics_source){.table = store_metrics_table(), .m = &s->store_met};
     struct http_metrics_cfg mc = {
         .sources = s->sources, .n_sources = ARRAY_LEN(s->sources), .ready = is_ready, .arg = s};
     int rv = http_metrics_open(&s->probes, s->loop, &mc);
@@ -261,7 +266,8 @@ static void on_tick(uv_timer_t *t) {
     struct cachesvc *s = t->data;
     if (!s->store)
         return; /* closed: the last parts are on their way */
-    block_store_tick(s->store); /* also while closing: drain and close of the store move on in here */
+    block_store_tick(
+        s->store); /* also while closing: drain and close of the store move on in here */
     if (s->phase == SVC_STOPPING)
         return;
     svc_fetch_tick(s);
@@ -289,7 +295,8 @@ static int open_parts(struct node *n, struct errbuf *eb) {
 
 /* ---- closing: what feeds others first; parts that are NULL were never opened ----
  *
- *   rpc (its on_gone ends the sessions), http, probes --> store drained --> store --> index, disk pool, tick
+ *   rpc (its on_gone ends the sessions), http, probes --> store drained --> store --> index, disk
+ * pool, tick
  *   --> pools, memory */
 
 static void part_closed(struct node *n, void (*next)(struct node *n)) {
@@ -412,8 +419,8 @@ static void set_true(void *arg) {
     *(bool *)arg = true;
 }
 
-int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env, const struct cachesvc_config *cfg,
-                  struct errbuf *eb) {
+int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env,
+                  const struct cachesvc_config *cfg, struct errbuf *eb) {
     struct node *n = calloc(1, sizeof(*n));
     if (!n)
         return ERR_NOMEM;
@@ -458,8 +465,8 @@ static int daemon_start(struct svc *d, void *cfg, struct errbuf *eb) {
     d->data = s;
     struct block_store_stats st;
     block_store_stats(s->store, &st);
-    log_info(d->log, "node is ready", "node=%s ram_bytes=%llu disk_bytes=%llu recovered=%llu", s->name,
-             (unsigned long long)st.now.ram_bytes, (unsigned long long)st.now.disk_bytes,
+    log_info(d->log, "node is ready", "node=%s ram_bytes=%llu disk_bytes=%llu recovered=%llu",
+             s->name, (unsigned long long)st.now.ram_bytes, (unsigned long long)st.now.disk_bytes,
              (unsigned long long)st.recovered);
     svc_ready(d, "rpc_port=%u http_port=%u", cachesvc_rpc_port(s), cachesvc_http_port(s));
     return 0;

@@ -7,6 +7,9 @@
 
 /* ---- defaults ------------------------------------------------------------------------------ */
 
+_Static_assert(STORE_MAX_WRITES + DISK_ROUND_OPS + 2 <= STORE_DISK_JOBS,
+               "writes, a round, its sync, a format");
+
 #define DEFAULT(field, value)                                                                      \
     do {                                                                                           \
         if (!(field))                                                                              \
@@ -55,8 +58,8 @@ static int open_disk(struct block_store *s, struct errbuf *eb) {
         return 0;
     s->exec = s->cfg.exec;
     if (!s->exec) {
-        int rv = disk_exec_loop_new(&s->own_exec, s->cfg.work,
-                                    s->cfg.max_disk_reads + STORE_MAX_WRITES + DISK_ROUND_OPS + 2);
+        int rv =
+            disk_exec_loop_new(&s->own_exec, s->cfg.work, s->cfg.max_disk_reads + STORE_DISK_JOBS);
         if (rv < 0)
             return err_set(eb, rv, "disk pool");
         s->exec = s->own_exec;
