@@ -64,7 +64,12 @@ int err_wrap(struct errbuf *eb, int rv, const char *fmt, ...) {
     va_start(ap, fmt);
     int n = vsnprintf(eb->text, sizeof(eb->text), fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof(eb->text) - 3)
-        snprintf(eb->text + n, sizeof(eb->text) - (size_t)n, ": %s", inner);
+    if (n < 0 || (size_t)n >= sizeof(eb->text) - 3)
+        return rv;
+    /* By hand: what does not fit is cut off, on purpose. */
+    size_t at = (size_t)n, len = MIN(strlen(inner), sizeof(eb->text) - 3 - at);
+    memcpy(eb->text + at, ": ", 2);
+    memcpy(eb->text + at + 2, inner, len);
+    eb->text[at + 2 + len] = '\0';
     return rv;
 }
