@@ -1,7 +1,10 @@
-/* matmul_blas.c - the only file that knows OpenBLAS. Bits of a row depend on OpenBLAS's version and
+/* matmul_blas.c - the only file that knows OpenBLAS. It is loaded when asked for and not before: the
+ * library starts a thread a core as soon as it is in a process, and most workers never need it. Bits of a row depend on OpenBLAS's version and
  * core, on the fixed tile and cut below, and on position mod 32; on nothing else (measured for every
  * core type we could force). A change of TILE_ROWS or CUT_OUT is a change of the contract. */
 #include "worker/kernels/matmul_blas.h"
+
+#include <dlfcn.h>
 
 #include "common/check.h"
 #include "worker/kernels/kern_impl.h"
@@ -10,16 +13,19 @@
 
 #include <cblas.h>
 
-/* Declared here because cblas.h of other BLAS libraries lacks them. */
-extern char *openblas_get_config(void);
-extern char *openblas_get_corename(void);
-extern void openblas_set_num_threads(int n);
+/* Debian and Fedora; Alpine; a development package. */
+static const char *const library_names[] = {"libopenblas.so.0", "libopenblas.so.3", "libopenblas.so"};
 
 #define TILE_ROWS 32
 #define CUT_OUT 64 /* outputs of one sgemm; fixed so that the team's size changes nothing */
 #define CHECK_IN 96
 
 struct matmul_blas {
+    void *library;
+    __typeof__(cblas_sgemm) *sgemm;
+    char *(*get_config)(void);
+    char *(*get_corename)(void);
+    void (*set_num_threads)(int n);
     uint32_t max_n_in;
     unsigned n_threads;
     char version[32], core[32];
@@ -27,9 +33,10 @@ struct matmul_blas {
     size_t thread_floats;
 };
 
-static void sgemm_tile(const float *x, const float *w, float *y, uint32_t n_out, uint32_t n_in) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, TILE_ROWS, (int)n_out, (int)n_in, 1.0f, x,
-                (int)n_in, w, (int)n_in, 0.0f, y, CUT_OUT);
+static void sgemm_tile(const struct matmul_blas *b, const float *x, const float *w, float *y,
+                       uint32_t n_out, uint32_t n_in) {
+    b->sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, TILE_ROWS, (int)n_out, (int)n_in, 1.0f, x,
+             (int)n_in, w, (int)n_in, 0.0f, y, CUT_OUT);
 }
 
 /* Small integers: every order of summation gives the same exact result, so == is right. */
@@ -39,7 +46,7 @@ static bool computes_right(struct matmul_blas *b) {
         w[i] = (float)(i * 7 % 23 - 11);
     for (int i = 0; i < TILE_ROWS * CHECK_IN; i++)
         x[i] = (float)(i * 5 % 19 - 9);
-    sgemm_tile(x, w, y, CUT_OUT, CHECK_IN);
+    sgemm_tile(b, x, w, y, CUT_OUT, CHECK_IN);
     for (int r = 0; r < TILE_ROWS; r++)
         for (int o = 0; o < CUT_OUT; o++) {
             float want = 0.0f;
@@ -53,11 +60,34 @@ static bool computes_right(struct matmul_blas *b) {
 
 /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
 static void read_version(struct matmul_blas *b) {
-    const char *p = openblas_get_config();
+    const char *p = b->get_config();
     const char *space = strchr(p, ' ');
     p = space ? space + 1 : p;
     snprintf(b->version, sizeof b->version, "%.*s", (int)MIN(strcspn(p, " "), sizeof b->version - 1), p);
-    snprintf(b->core, sizeof b->core, "%s", openblas_get_corename());
+    snprintf(b->core, sizeof b->core, "%s", b->get_corename());
+}
+
+/* dlsym() gives object pointers; POSIX promises that they hold functions. */
+static bool find_function(void *library, const char *name, void *fn) {
+    void *p = dlsym(library, name);
+    memcpy(fn, &p, sizeof p);
+    return p != NULL;
+}
+
+static int load_library(struct matmul_blas *b, struct errbuf *eb) {
+    /* Its threads would only wait: ours are the ones that compute. It reads this while it loads. */
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    for (size_t i = 0; i < ARRAY_LEN(library_names) && !b->library; i++)
+        b->library = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!b->library)
+        return err_set(eb, ERR_UNSUPPORTED, "--numerics blas: %s", dlerror());
+    if (!find_function(b->library, "cblas_sgemm", &b->sgemm) ||
+        !find_function(b->library, "openblas_get_config", &b->get_config) ||
+        !find_function(b->library, "openblas_get_corename", &b->get_corename) ||
+        !find_function(b->library, "openblas_set_num_threads", &b->set_num_threads))
+        return err_set(eb, ERR_UNSUPPORTED, "--numerics blas: the library is no whole OpenBLAS");
+    b->set_num_threads(1);
+    return 0;
 }
 
 int matmul_blas_new(struct matmul_blas **ret, uint32_t max_n_in, unsigned n_threads,
@@ -74,10 +104,14 @@ int matmul_blas_new(struct matmul_blas **ret, uint32_t max_n_in, unsigned n_thre
         matmul_blas_free(b);
         return err_set(eb, ERR_NOMEM, "OpenBLAS buffers");
     }
-    openblas_set_num_threads(1);
+    int rv = load_library(b, eb);
+    if (rv < 0) {
+        matmul_blas_free(b);
+        return rv;
+    }
     read_version(b);
     if (!computes_right(b)) {
-        int rv = err_set(eb, ERR_CORRUPT, "OpenBLAS %s (core %s) computes wrong products; see "
+        rv = err_set(eb, ERR_CORRUPT, "OpenBLAS %s (core %s) computes wrong products; see "
                          "OPENBLAS_CORETYPE", b->version, b->core);
         matmul_blas_free(b);
         return rv;
@@ -90,6 +124,7 @@ void matmul_blas_free(struct matmul_blas *b) {
     if (!b)
         return;
     free(b->mem);
+    /* The library stays loaded: unloading it under its own thread-exit hooks is not safe. */
     free(b);
 }
 
@@ -124,7 +159,7 @@ static void run_tile(const struct blas_job *j, const float *w, float *x, float *
     memset(x, 0, TILE_ROWS * k * sizeof *x);
     for (uint32_t r = row; r < end; r++)
         memcpy(x + in->row_pos[r] % TILE_ROWS * k, in->x + r * in->x_stride, k * sizeof *x);
-    sgemm_tile(x, w, y, n_out, (uint32_t)k);
+    sgemm_tile(j->blas, x, w, y, n_out, (uint32_t)k);
     for (uint32_t r = row; r < end; r++)
         memcpy(j->out->y + r * j->out->y_stride + out0, y + in->row_pos[r] % TILE_ROWS * CUT_OUT,
                n_out * sizeof *y);

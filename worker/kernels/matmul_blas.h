@@ -13,8 +13,9 @@
 
 struct matmul_blas; /* opaque */
 
-/* Sets OpenBLAS to one thread and compares it with a scalar product: ERR_CORRUPT when it computes
- * wrong (old builds take new CPUs for others). ERR_UNSUPPORTED in a build without OpenBLAS. */
+/* Loads OpenBLAS with one thread of its own and compares it with a scalar product: ERR_CORRUPT when it
+ * computes wrong (old builds take new CPUs for others). ERR_UNSUPPORTED in a build without OpenBLAS or
+ * on a machine without it. Sets OPENBLAS_NUM_THREADS in the environment: call it at start. */
 int matmul_blas_new(struct matmul_blas **ret, uint32_t max_n_in, unsigned n_threads,
                     struct errbuf *eb);
 void matmul_blas_free(struct matmul_blas *b); /* NULL is a no-op */
