@@ -71,6 +71,15 @@ void page_pool_free(struct page_pool *p) {
     free(p);
 }
 
+void page_pool_prefault(struct page_pool *p, size_t n_bytes) {
+#ifdef MADV_POPULATE_WRITE /* Linux 5.14 */
+    (void)madvise(p->base, MIN(n_bytes, p->map_bytes), MADV_POPULATE_WRITE);
+#else
+    (void)p;
+    (void)n_bytes;
+#endif
+}
+
 void page_pool_on_evict(struct page_pool *p, page_evict_cb cb, void *ctx) {
     p->on_evict = cb;
     p->on_evict_ctx = ctx;

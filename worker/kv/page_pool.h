@@ -23,6 +23,9 @@ typedef void (*page_evict_cb)(void *ctx, uint32_t page);
 
 int page_pool_new(struct page_pool **ret, uint32_t n_pages, size_t page_bytes, struct errbuf *eb);
 void page_pool_free(struct page_pool *p); /* NULL is a no-op */
+/* Makes the kernel back the first n_bytes (the pages that are taken first) now instead of in the middle of
+ * a fetch. A hint: nothing depends on its success. */
+void page_pool_prefault(struct page_pool *p, size_t n_bytes);
 void page_pool_on_evict(struct page_pool *p, page_evict_cb cb, void *ctx);
 
 /* 4096-aligned, page_bytes long. */

@@ -12,6 +12,8 @@
 /* Fewer rows say more about reading the weights than about prefill. */
 #define RATE_MIN_ROWS 16u
 #define IDLE_WAIT_NS (250 * NS_PER_MS)
+/* Pages backed by memory from the start; a first hit need not wait for the kernel to clear more. */
+#define PREFAULT_BYTES ((size_t)128 << 20)
 
 int engine_core_init(struct engine *e, struct errbuf *eb) {
     const struct engine_cfg *c = &e->cfg;
@@ -604,6 +606,7 @@ static void warm_up(struct engine *e) {
 
 void engine_run(struct engine *e) {
     uint64_t wait = 0;
+    page_pool_prefault(e->pool, PREFAULT_BYTES);
     warm_up(e);
     while (take_mail(e, wait)) {
         atomic_store_explicit(&e->heartbeat_ns, now_ns(e), memory_order_relaxed);
