@@ -576,11 +576,11 @@ static void conn_next(struct http_conn *c) {
 
 /* --- accepting --------------------------------------------------------------------------------------- */
 
-static int conn_init(struct http_server *s, struct http_conn *c) {
+static int conn_init(struct http_server *s, struct http_conn *c, bool is_pipe) {
     memset(c, 0, sizeof(*c));
     c->s = s;
     sm_init(&c->sm, conn_states, CONN_STATE_NR, CONN_IDLE);
-    int rv = s->is_unix ? uv_pipe_init(s->loop, &c->h.pipe, 0) : uv_tcp_init(s->loop, &c->h.tcp);
+    int rv = is_pipe ? uv_pipe_init(s->loop, &c->h.pipe, 0) : uv_tcp_init(s->loop, &c->h.tcp);
     if (rv < 0)
         return rv;
     CHECK(uv_timer_init(s->loop, &c->timer) == 0); /* cannot fail */
@@ -604,7 +604,7 @@ static void on_connection(uv_stream_t *listener, int status) {
     s->accept_waits = !c;
     if (!c)
         return; /* the spare is about to come back: conn_recycle() */
-    CHECK(conn_init(s, c) == 0); /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
+    CHECK(conn_init(s, c, s->is_unix) == 0); /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
     if (uv_accept(listener, &c->h.stream) < 0 || is_spare || s->stats.conns > s->cfg.max_conns + REFUSED_EXTRA) {
         http_conn_drop(c);
         return;
@@ -623,6 +623,26 @@ static void on_connection(uv_stream_t *listener, int status) {
         return;
     }
     arm(c, s->cfg.idle_timeout_ms);
+}
+
+int http_server_adopt(struct http_server *s, int take_fd) {
+    struct http_conn *c = malloc(sizeof(*c));
+    if (!c) {
+        close(take_fd);
+        return ERR_NOMEM;
+    }
+    CHECK(conn_init(s, c, /* is_pipe= */ true) == 0);
+    int rv = uv_pipe_open(&c->h.pipe, take_fd);
+    if (rv < 0)
+        close(take_fd);
+    c->reading = true;
+    if (rv == 0)
+        rv = uv_read_start(&c->h.stream, on_alloc, on_read);
+    if (rv < 0)
+        http_conn_drop(c);
+    else
+        arm(c, s->cfg.idle_timeout_ms);
+    return rv;
 }
 
 /* --- the server -------------------------------------------------------------------------------------- */
@@ -698,6 +718,10 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
     }
     init_settings(&s->settings);
     list_init(&s->conns);
+    if (!cfg->host) {
+        *ret = s;
+        return 0;
+    }
     s->is_unix = str_starts(str_of(cfg->host), STR("unix:"));
     if (s->is_unix && strlen(cfg->host + 5) >= sizeof(s->unix_path)) {
         free(s->spare);
@@ -729,7 +753,7 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
 uint16_t http_server_port(const struct http_server *s) {
     struct sockaddr_storage sa;
     int len = sizeof(sa);
-    if (s->is_unix || uv_tcp_getsockname(&s->listener.tcp, (struct sockaddr *)&sa, &len) < 0)
+    if (s->is_unix || !s->listener_open || uv_tcp_getsockname(&s->listener.tcp, (struct sockaddr *)&sa, &len) < 0)
         return 0;
     return sa.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&sa)->sin6_port)
                                     : ntohs(((struct sockaddr_in *)&sa)->sin_port);

@@ -35,7 +35,7 @@ struct http_route {
 };
 
 struct http_server_cfg {
-    const char *host; /* numeric address, or a path for a Unix socket ("unix:/run/x") */
+    const char *host; /* numeric address, a path for a Unix socket ("unix:/run/x"), or NULL: adopt only */
     uint16_t port;    /* 0: any; see http_server_port() */
     const struct http_route *routes;
     size_t n_routes; /* borrowed for the server's life */
@@ -54,6 +54,8 @@ struct http_server_cfg {
 
 int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct http_server_cfg *cfg,
                      struct errbuf *eb);
+/* Takes a connected stream socket, e.g. one end of a socketpair. Consumes fd also on error. */
+int http_server_adopt(struct http_server *s, int take_fd);
 uint16_t http_server_port(const struct http_server *s); /* the bound one; 0 for a Unix socket */
 /* Stops listening; idle connections close, others after their answer. */
 void http_server_drain(struct http_server *s);
