@@ -285,7 +285,7 @@ struct msg_block_info {
     uint32_t leases, pins, n_children;
     uint64_t put_time_ms, put_seq;
     struct msg_bytes writer; /* 0 or 16 bytes */
-    uint64_t group, idle_ms;
+    uint64_t group;
     bool foreign;
 };
 struct msg_namespace_info {

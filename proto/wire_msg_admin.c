@@ -29,7 +29,7 @@ WIRE_MSG_DEFINE(list_req, Incipit__ListReq, incipit__list_req, LIST_REQ_FIELDS)
     F(B32, id) F(B32, parent) F(B32, digest) F(NUM, depth) F(NUM, state) F(NUM, ram) F(NUM, disk)  \
     F(NUM, payload_bytes) F(NUM, checksum) F(NUM, generation) F(NUM, leases) F(NUM, pins)          \
     F(NUM, n_children) F(NUM, put_time_ms) F(NUM, put_seq) F(B16, writer) F(NUM, group)            \
-    F(NUM, idle_ms) F(BOOL, foreign)
+    F(BOOL, foreign)
 WIRE_CONV_DEFINE(block_info, Incipit__BlockInfo, incipit__block_info, BLOCK_INFO_FIELDS)
 
 #define NAMESPACE_INFO_FIELDS(F)                                                                   \

@@ -36,9 +36,9 @@ static void print_human(struct inspect_arg *a, const struct msg_inspect_res *m) 
     row_u64(c, "pins", b->pins);
     row_u64(c, "put sequence", b->put_seq);
     row_u64(c, "put time ms", b->put_time_ms);
+    row(c, "age", ctl_age_of(b->put_time_ms, t));
     row(c, "writer", b->writer.n ? ctl_hex(b->writer, t) : "unknown");
     row_u64(c, "group", b->group);
-    row(c, "idle", ctl_age(b->idle_ms, t));
     if (b->foreign)
         row(c, "foreign", "yes: it belongs to another node");
     row_u64(c, "children", b->n_children);
@@ -71,7 +71,6 @@ static void print_json(struct inspect_arg *a, const struct msg_inspect_res *m) {
     ctl_json_u64(c, "put_time_ms", b->put_time_ms);
     ctl_json_hex(c, "writer", b->writer);
     ctl_json_u64(c, "group", b->group);
-    ctl_json_u64(c, "idle_ms", b->idle_ms);
     json_w_key(&c->w, "foreign");
     json_w_bool(&c->w, b->foreign);
     json_w_key(&c->w, "children");

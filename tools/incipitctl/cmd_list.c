@@ -39,7 +39,6 @@ static void json_block(struct ctl *c, const struct msg_block_info *b) {
     ctl_json_u64(c, "pins", b->pins);
     ctl_json_u64(c, "children", b->n_children);
     ctl_json_u64(c, "put_time_ms", b->put_time_ms);
-    ctl_json_u64(c, "idle_ms", b->idle_ms);
     json_w_end(&c->w);
 }
 
@@ -47,14 +46,14 @@ static size_t print_blocks(struct lister *l, const struct msg_list_res *m) {
     struct ctl *c = l->c;
     for (size_t i = 0; i < m->n_blocks; i++) {
         const struct msg_block_info *b = &m->blocks[i];
-        char id[65], size[32], idle[32];
+        char id[65], size[32], age[32];
         if (c->opt.json)
             json_block(c, b);
         else
             fprintf(c->out, "%s %5u %-8s %-7s %-7s %10s %6u %8s\n", ctl_hex(b->id, id), b->depth,
                     NAME_OF(state_names, b->state), NAME_OF(tier_names, b->ram),
                     NAME_OF(tier_names, b->disk), ctl_bytes(b->payload_bytes, size), b->leases,
-                    ctl_age(b->idle_ms, idle));
+                    ctl_age_of(b->put_time_ms, age));
     }
     return m->n_blocks;
 }
@@ -123,7 +122,7 @@ static size_t print_sessions(struct lister *l, const struct msg_list_res *m) {
 static const struct list_kind kinds[] = {
     {"blocks", MSG_LIST_BLOCKS,
      "ID                                                               DEPTH STATE    RAM     "
-     "DISK          BYTES LEASES     IDLE\n",
+     "DISK          BYTES LEASES      AGE\n",
      print_blocks},
     {"namespaces", MSG_LIST_NAMESPACES,
      "DIGEST                                                            BLOCK SIZE   IN RAM  ON "

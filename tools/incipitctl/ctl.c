@@ -3,6 +3,7 @@
 #include <stdarg.h>
 
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/digest.h"
 #include "proto/kv_token.h"
 
@@ -434,6 +435,16 @@ const char *ctl_age(uint64_t ms, char ret[32]) {
     else
         snprintf(ret, 32, "%llud %lluh", s / 86400, s / 3600 % 24);
     return ret;
+}
+
+const char *ctl_age_of(uint64_t unix_ms, char ret[32]) {
+    uint64_t now_ms = clock_wall_ns(clock_real()) / NS_PER_MS;
+    if (unix_ms == 0) {
+        snprintf(ret, 32, "-");
+        return ret;
+    }
+    /* The node's clock may be ahead of ours. */
+    return ctl_age(now_ms > unix_ms ? now_ms - unix_ms : 0, ret);
 }
 
 struct str ctl_descriptor_value(struct msg_bytes descriptor, const char *key) {

@@ -90,6 +90,7 @@ void ctl_json_text(struct ctl *c, const char *key, const char *v);
 /* "1.5 GiB"; "3m 20s"; two rotating buffers would be a global, so the caller brings one. */
 const char *ctl_bytes(uint64_t n, char ret[32]);
 const char *ctl_age(uint64_t ms, char ret[32]);
+const char *ctl_age_of(uint64_t unix_ms, char ret[32]); /* since then; "-" for 0, unknown */
 const char *ctl_hex(struct msg_bytes b, char ret[65]);
 /* Value of key in a namespace descriptor ("key=value\n" lines), or an empty view. */
 struct str ctl_descriptor_value(struct msg_bytes descriptor, const char *key);

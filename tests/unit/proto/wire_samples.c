@@ -54,7 +54,7 @@ SAMPLE(stats_res) = {1,  "n", "v", 2,  3,  1,  4,  5,  6,  7,  8,  9,  10, 11, 1
                      14, 15,  16,  17, 18, 19, 20, 21, 22, 23, 24, 2,  2,  counters};
 SAMPLE(list_req) = {1, BYTES("cur"), 10, B32};
 #define BLOCK_INFO                                                                                 \
-    {B32, B32, B32, 1, 1, 3, 4, 100, 5, 6, 7, 8, 9, 10, 11, B16, 12, 13, true}
+    {B32, B32, B32, 1, 1, 3, 4, 100, 5, 6, 7, 8, 9, 10, 11, B16, 12, true}
 static const struct msg_block_info blocks[1] = {BLOCK_INFO};
 static const struct msg_namespace_info namespaces[1] = {{B32, BYTES("a=1\n"), 1, 2, 3, 4, 5, 6}};
 static const struct msg_session_info sessions[1] = {{1, "w", "p:1", 1, 2, 3, 4, 5}};

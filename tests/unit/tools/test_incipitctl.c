@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <uv.h>
 
+#include "common/clock.h"
 #include "tests/support/fake_node.h"
 #include "tools/incipitctl/ctl.h"
 
@@ -195,6 +196,16 @@ static void test_status_shows_a_node(void **state) {
     assert_non_null(strstr(f->out, "\"fake_total\":2.5"));
 }
 
+/* The node knows when a block was put, not when it was last asked for. */
+static void test_age_is_that_of_the_put(void **state) {
+    (void)state;
+    uint64_t now_ms = clock_wall_ns(clock_real()) / NS_PER_MS;
+    char t[32];
+    assert_string_equal(ctl_age_of(0, t), "-");
+    assert_string_equal(ctl_age_of(now_ms + 60000, t), "0.0s");
+    assert_memory_equal(ctl_age_of(now_ms - 2 * 3600000, t), "2h 0m", 5);
+}
+
 static void test_list_follows_the_cursor(void **state) {
     struct fixture *f = *state;
     assert_int_equal(ctl(f, "--json", "list", NULL), CTL_OK);
@@ -318,6 +329,7 @@ static void test_node_gone_is_unreachable_and_wrong_token_failed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_status_shows_a_node),
+        cmocka_unit_test(test_age_is_that_of_the_put),
         T(test_list_follows_the_cursor),
         T(test_inspect_known_and_unknown),
         T(test_lookup_by_tokens_text_and_ids),
