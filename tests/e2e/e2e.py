@@ -185,6 +185,40 @@ def test_quickstart_says_what_is_wrong(test_dir):
     expect(rc == 1 and "worker-1" in out and "version" in out.lower(), f"broken model: {rc} {out[-600:]}")
     rc, out = run("--no-such-option")
     expect(rc == 2 and "--no-such-option" in out, f"bad option: {rc} {out}")
+    for args in (("--port", "99999"), ("--port", "http"), ("--workers", "9")):
+        rc, out = run("--model", model(), *args)
+        expect(rc == 2 and args[0] in out and "Traceback" not in out, f"{args}: {rc} {out}")
+    # A state directory that is somebody's own is not emptied.
+    own = test_dir / "state" / "letter.txt"
+    shutil.rmtree(own.parent, ignore_errors=True)
+    own.parent.mkdir()
+    own.write_text("keep me")
+    rc, out = run("--model", model(), "--port", str(BASE_PORT))
+    expect(rc == 1 and "INCIPIT_STATE_DIR" in out and own.exists(), f"foreign state directory: {rc} {out}")
+
+
+def test_quickstart_keeps_and_stops(test_dir):
+    """--keep from another directory with relative names, --stop twice; nothing is left, the disk tier least."""
+    state = test_dir / "state"
+    env = {**os.environ, "INCIPIT_STATE_DIR": str(state)}
+
+    def run(*args):
+        return subprocess.run([ROOT / "tools/quickstart", *args], capture_output=True, text=True, env=env,
+                              cwd=test_dir, timeout=400)
+    (test_dir / "m.gguf").symlink_to(os.path.abspath(model()))
+    p = run("--build", os.path.relpath(BUILD.resolve(), test_dir), "--model", "m.gguf", "--json", "f.json",
+            "--port", str(BASE_PORT), "--keep")
+    try:
+        expect(p.returncode == 0, f"--keep: exit {p.returncode}: {p.stdout[-800:]}{p.stderr[-800:]}")
+        expect(json.loads((test_dir / "f.json").read_text())["identical_logits"], "figures of --json")
+        q = run("--keep")
+        expect(q.returncode == 1 and "--stop" in q.stderr, f"second --keep: {q.returncode} {q.stderr}")
+    finally:
+        q = run("--stop")
+    expect(q.returncode == 0 and "cachesvc" in q.stdout, f"--stop: {q.returncode} {q.stdout}{q.stderr}")
+    expect(not state.exists(), f"left behind: {list(state.iterdir()) if state.exists() else ''}")
+    q = run("--stop")
+    expect(q.returncode == 0 and "no pool" in q.stdout, f"--stop again: {q.returncode} {q.stdout}")
 
 
 def test_hit_on_another_worker(test_dir):

@@ -18,6 +18,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+MARK = ".incipit-pool"  # a state directory that may be removed
 
 
 class PoolError(Exception):
@@ -30,6 +31,14 @@ def state_dir():
         return pathlib.Path(base)
     base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
     return pathlib.Path(base) / f"incipit-quickstart-{os.getuid()}"
+
+
+def clear_state(path):
+    """Remove what an earlier pool left, and nothing else: the name may come from the environment."""
+    ours = (path / MARK).exists() or path.name.startswith("incipit-quickstart-")
+    if path.is_dir() and any(path.iterdir()) and not ours:
+        raise PoolError(f"{path} holds files that are not a pool's; name another directory in INCIPIT_STATE_DIR")
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def say(text):
@@ -178,8 +187,9 @@ class Pool:
         for offset, what in enumerate(["HAProxy", "the cache node's RPC", "the cache node's metrics", "Redis"] +
                                       [f"worker {i + 1}" for i in range(self.n_workers)]):
             check_port(self.port + offset, what)
-        shutil.rmtree(self.dir, ignore_errors=True)
+        clear_state(self.dir)
         self.dir.mkdir(parents=True, mode=0o700)
+        (self.dir / MARK).touch()
         try:
             if self.redis:
                 progress("Redis")
@@ -340,17 +350,22 @@ def stop_saved():
     for name, pid in ended:
         if os.path.exists(f"/proc/{pid}"):
             os.kill(pid, signal.SIGKILL)
-    path.unlink()
+    clear_state(path.parent)
     say("stopped: " + (", ".join(n for n, _ in ended) or "nothing was running any more"))
     return 0
 
 
-def run(args):
+def check_none_kept():
     saved = state_dir() / "pool.json"
     if saved.exists():
         alive = [p for p in json.loads(saved.read_text())["pids"].values() if os.path.exists(f"/proc/{p}")]
         if alive:
             raise PoolError("a pool that --keep left is still running; end it with tools/quickstart --stop")
+    return 0
+
+
+def run(args):
+    check_none_kept()
     pool = Pool(args.build, args.model, port=args.port, workers=args.workers)
     done = False
     try:
@@ -363,7 +378,7 @@ def run(args):
         if not (done and args.keep):
             pool.stop()
             if done:
-                shutil.rmtree(pool.dir, ignore_errors=True)
+                clear_state(pool.dir)
     if args.keep:
         pool.save()
         say(EXAMPLES.format(port=pool.port, worker=pool.worker_ports[0], build=args.build,
@@ -383,13 +398,16 @@ def main():
     r.add_argument("--json")
     r.add_argument("--keep", action="store_true")
     sub.add_parser("stop")
+    sub.add_parser("check")
     args = p.parse_args()
     if args.action == "run" and not 1 <= args.workers <= 5:
         p.error("--workers: 1 to 5 (two cores serve no more)")
     # A terminal's Ctrl-C or a kill ends the pool too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return stop_saved() if args.action == "stop" else run(args)
+        if args.action == "run":
+            return run(args)
+        return stop_saved() if args.action == "stop" else check_none_kept()
     except PoolError as e:
         print(f"quickstart: {e}", file=sys.stderr)
         return 1
