@@ -665,9 +665,10 @@ static int bind_tcp(struct http_server *s) {
     if (rv < 0)
         return rv;
     s->listener_open = true;
-    rv = uv_ip4_addr(s->cfg.host, s->cfg.port, (struct sockaddr_in *)&sa);
+    const char *host = strcmp(s->cfg.host, "localhost") == 0 ? "127.0.0.1" : s->cfg.host;
+    rv = uv_ip4_addr(host, s->cfg.port, (struct sockaddr_in *)&sa);
     if (rv < 0)
-        rv = uv_ip6_addr(s->cfg.host, s->cfg.port, (struct sockaddr_in6 *)&sa);
+        rv = uv_ip6_addr(host, s->cfg.port, (struct sockaddr_in6 *)&sa);
     return rv < 0 ? rv : uv_tcp_bind(&s->listener.tcp, (const struct sockaddr *)&sa, 0);
 }
 

@@ -35,7 +35,8 @@ struct http_route {
 };
 
 struct http_server_cfg {
-    const char *host; /* numeric address, a path for a Unix socket ("unix:/run/x"), or NULL: adopt only */
+    /* Numeric address, "localhost", "unix:/path", or NULL: connections come by http_server_adopt() only. */
+    const char *host;
     uint16_t port;    /* 0: any; see http_server_port() */
     const struct http_route *routes;
     size_t n_routes; /* borrowed for the server's life */
