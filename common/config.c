@@ -15,13 +15,14 @@ struct loading { /* one cfg_load() */
     const struct cfg_table *t;
     void *cfg;
     enum source source;
-    const char *where;     /* file name, for messages */
-    uint8_t *list_source;  /* [n_opts]: the source that wrote a list so far */
+    const char *where;    /* file name, for messages */
+    uint8_t *list_source; /* [n_opts]: the source that wrote a list so far */
     struct errbuf *eb;
     int rv; /* the first error of the INI callbacks */
 };
 
-/* --- one value ------------------------------------------------------------------------------------- */
+/* --- one value
+ * ------------------------------------------------------------------------------------- */
 
 static void *field(const struct cfg_opt *o, void *cfg) {
     return (char *)cfg + o->off;
@@ -67,8 +68,8 @@ static int set_uint(const struct cfg_opt *o, void *cfg, struct str s, struct err
     format_uint(o, o->min_u, lo, sizeof(lo));
     format_uint(o, o->max_u, hi, sizeof(hi));
     if (parse_uint(o, s, &v) < 0)
-        return err_set(eb, ERR_INVALID, "'" STR_FMT "' is not a whole number%s (%s to %s)", STR_ARG(s),
-                       takes_suffix(o) ? ", suffix k, m, g or t allowed" : "", lo, hi);
+        return err_set(eb, ERR_INVALID, "'" STR_FMT "' is not a whole number%s (%s to %s)",
+                       STR_ARG(s), takes_suffix(o) ? ", suffix k, m, g or t allowed" : "", lo, hi);
     if (v < o->min_u || v > o->max_u || (o->type == CFG_U32 && v > UINT32_MAX))
         return err_set(eb, ERR_INVALID, "'" STR_FMT "' is not in %s to %s", STR_ARG(s), lo, hi);
     if (o->type == CFG_U32)
@@ -101,8 +102,8 @@ static int set_bool(const struct cfg_opt *o, void *cfg, struct str s, struct err
 
 static int set_str(const struct cfg_opt *o, void *cfg, struct str s, struct errbuf *eb) {
     if (s.n < o->min_u || s.n > o->max_u)
-        return err_set(eb, ERR_INVALID, "length %zu is not in %" PRIu64 " to %" PRIu64, s.n, o->min_u,
-                       o->max_u);
+        return err_set(eb, ERR_INVALID, "length %zu is not in %" PRIu64 " to %" PRIu64, s.n,
+                       o->min_u, o->max_u);
     char *z = str_dup(s);
     if (!z)
         return err_set(eb, ERR_NOMEM, "out of memory");
@@ -184,7 +185,8 @@ static void enum_name(const struct cfg_opt *o, uint32_t index, char *ret, size_t
     snprintf(ret, cap, STR_FMT, STR_ARG(name));
 }
 
-/* --- tables ---------------------------------------------------------------------------------------- */
+/* --- tables
+ * ---------------------------------------------------------------------------------------- */
 
 const struct cfg_opt *cfg_find(const struct cfg_table *t, const char *name) {
     for (size_t i = 0; i < t->n_opts; i++)
@@ -208,7 +210,8 @@ static int set_default(const struct cfg_opt *o, void *cfg) {
         *(bool *)field(o, cfg) = o->def_u != 0;
         return 0;
     case CFG_STR: {
-        char *z = str_dup(str_of(o->def_s)); /* a default may be shorter than the least length: unset */
+        char *z =
+            str_dup(str_of(o->def_s)); /* a default may be shorter than the least length: unset */
         *(const char **)field(o, cfg) = z;
         return z ? 0 : ERR_NOMEM;
     }
@@ -308,7 +311,8 @@ int cfg_get(const struct cfg_table *t, const void *cfg, const char *name, char *
     return rv;
 }
 
-/* --- sources --------------------------------------------------------------------------------------- */
+/* --- sources
+ * --------------------------------------------------------------------------------------- */
 
 static int load_value(struct loading *l, const struct cfg_opt *o, const char *value) {
     uint8_t *wrote = &l->list_source[o - l->t->opts];
@@ -423,8 +427,8 @@ struct cli { /* what the command line asks for besides options */
     const char *config;
 };
 
-/* Two passes: the first (l NULL) finds --config and the printing flags, the second sets the values, for the
- * file lies below the command line. */
+/* Two passes: the first (l NULL) finds --config and the printing flags, the second sets the values,
+ * for the file lies below the command line. */
 static int walk_cli(struct loading *l, const struct cli_names *names, int argc, char *const *argv,
                     struct cli *ret, struct errbuf *eb) {
     optind = 0; /* GNU: start anew */
@@ -460,14 +464,14 @@ static int check_lists(const struct cfg_table *t, const void *cfg, struct errbuf
     for (size_t i = 0; i < t->n_opts; i++) {
         const struct cfg_opt *o = &t->opts[i];
         if (o->type == CFG_LIST && ((const struct cfg_list *)cfg_field(o, cfg))->n < o->min_u)
-            return err_set(eb, ERR_INVALID, "option '%s' needs at least %" PRIu64 " item(s)", o->name,
-                           o->min_u);
+            return err_set(eb, ERR_INVALID, "option '%s' needs at least %" PRIu64 " item(s)",
+                           o->name, o->min_u);
     }
     return 0;
 }
 
-static int load_all(struct loading *l, const struct cli_names *names, const struct cli *cli, int argc,
-                    char *const *argv, char *const *envp) {
+static int load_all(struct loading *l, const struct cli_names *names, const struct cli *cli,
+                    int argc, char *const *argv, char *const *envp) {
     const char *file = cli->config ? cli->config : env_get(envp, "INCIPIT_CONFIG");
     struct cli again = {0};
     int rv = file ? load_file(l, file) : 0;
@@ -508,7 +512,8 @@ int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, 
     return rv;
 }
 
-/* --- printing -------------------------------------------------------------------------------------- */
+/* --- printing
+ * -------------------------------------------------------------------------------------- */
 
 static void print_default(const struct cfg_opt *o, FILE *out) {
     char text[64];
@@ -564,7 +569,8 @@ static void print_dashed(const char *name, FILE *out) {
 }
 
 void cfg_help(const struct cfg_table *t, const struct cfg_prog *prog, FILE *out) {
-    fprintf(out, "%s: %s\n\nUsage: %s [--option VALUE]...\n\n", prog->name, prog->summary, prog->name);
+    fprintf(out, "%s: %s\n\nUsage: %s [--option VALUE]...\n\n", prog->name, prog->summary,
+            prog->name);
     fputs("Sources, weakest first: default, --config FILE (name = value lines), environment\n"
           "INCIPIT_<NAME>, command line.\n\n"
           "  --config FILE\n      INI file with options; also INCIPIT_CONFIG\n"

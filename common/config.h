@@ -1,5 +1,5 @@
-/* config.h - options as tables: one row gives the struct field, the parser of three sources, --help, the
- * example file and the operator's get and set.
+/* config.h - options as tables: one row gives the struct field, the parser of three sources,
+ * --help, the example file and the operator's get and set.
  *
  *     #define FOO_CONFIG(X)                                                                      \
  *         X(listen_port, U32, 7070, 1, 65535, false, "RPC port")                                 \
@@ -22,9 +22,10 @@
  *                            of several sources the strongest one's list counts
  *  ENUM  uint32_t            min = "first|second|..."; the value is the index, so list an enum in its order
  *
- * Sources, weakest first: default, INI file (--config FILE or INCIPIT_CONFIG; `name = value`, no sections),
- * environment INCIPIT_<NAME>, command line --some-name VALUE. A variable INCIPIT_* that names no option
- * is somebody else's (an environment is shared); an unknown name in file or command line is an error.
+ * Sources, weakest first: default, INI file (--config FILE or INCIPIT_CONFIG; `name = value`, no
+ * sections), environment INCIPIT_<NAME>, command line --some-name VALUE. A variable INCIPIT_* that
+ * names no option is somebody else's (an environment is shared); an unknown name in file or command
+ * line is an error.
  * live: may be changed by cfg_set() while the daemon runs.
  * Thread: none of its own. */
 #pragma once
@@ -90,16 +91,17 @@ struct cfg_prog {
 
 #define CFG_DONE 1 /* --help, --version or --dump-config was printed to out */
 
-/* Fills *cfg (of the table's struct) from all sources. 0: run; CFG_DONE: exit with 0; negative: the text in
- * eb names the option and its source. Free with cfg_free() after 0; after others there is nothing to free.
- * envp as environ. */
+/* Fills *cfg (of the table's struct) from all sources. 0: run; CFG_DONE: exit with 0; negative: the
+ * text in eb names the option and its source. Free with cfg_free() after 0; after others there is
+ * nothing to free. envp as environ. */
 int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, int argc,
              char *const *argv, char *const *envp, FILE *out, struct errbuf *eb);
 /* All defaults, nothing else: for tests. */
 int cfg_defaults(const struct cfg_table *t, void *cfg);
 void cfg_free(const struct cfg_table *t, void *cfg);
 
-/* The operator's set: live rows only (ERR_DENIED), known names only (ERR_NOTFOUND), bounds (ERR_INVALID). */
+/* The operator's set: live rows only (ERR_DENIED), known names only (ERR_NOTFOUND), bounds
+ * (ERR_INVALID). */
 int cfg_set(const struct cfg_table *t, void *cfg, const char *name, const char *value,
             struct errbuf *eb);
 /* Writes the value as text that cfg_set() would read back; ERR_NOTFOUND, ERR_TOOBIG. */

@@ -27,8 +27,12 @@ int hmap_init(struct hmap *m, uint32_t max, uint64_t seed, hmap_key_fn key, cons
     struct hmap_place *places = malloc((size_t)n * sizeof(*places));
     if (!places)
         return ERR_NOMEM;
-    *m = (struct hmap){.places = places, .mask = (uint32_t)(n - 1), .max = max, .seed = seed,
-                       .key = key, .arg = arg};
+    *m = (struct hmap){.places = places,
+                       .mask = (uint32_t)(n - 1),
+                       .max = max,
+                       .seed = seed,
+                       .key = key,
+                       .arg = arg};
     hmap_clear(m);
     return 0;
 }
@@ -72,7 +76,8 @@ int hmap_insert(struct hmap *m, const uint8_t id[HMAP_ID_BYTES], uint32_t index)
     return 0;
 }
 
-/* Closes the gap: each later entry of the run moves back if its home place does not lie behind the gap. */
+/* Closes the gap: each later entry of the run moves back if its home place does not lie behind the
+ * gap. */
 static void shift_back(struct hmap *m, uint32_t gap) {
     uint32_t at = gap;
     for (;;) {

@@ -1,9 +1,9 @@
 /* hmap.h - open-addressing map from 32-byte ids to 32-bit indexes; no malloc after init.
  *
- * The map holds 8 bytes a place, {hash, index}; the id itself lives in the caller's entry and is read
- * back through key(), so that an entry's id is stored once. Linear probing with backward-shift removal:
- * no tombstones, so lookups do not slow down with age. The hash mixes all 32 bytes with a seed, since the
- * ids come from outside and could be chosen to collide.
+ * The map holds 8 bytes a place, {hash, index}; the id itself lives in the caller's entry and is
+ * read back through key(), so that an entry's id is stored once. Linear probing with backward-shift
+ * removal: no tombstones, so lookups do not slow down with age. The hash mixes all 32 bytes with a
+ * seed, since the ids come from outside and could be chosen to collide.
  * Thread: one owner. */
 #pragma once
 

@@ -25,7 +25,8 @@ static void on_tick(uv_timer_t *t) {
     h->last_beat_ns = now;
 }
 
-int http_metrics_open(struct http_metrics **ret, uv_loop_t *loop, const struct http_metrics_cfg *cfg) {
+int http_metrics_open(struct http_metrics **ret, uv_loop_t *loop,
+                      const struct http_metrics_cfg *cfg) {
     struct http_metrics *h = calloc(1, sizeof(*h));
     if (!h)
         return ERR_NOMEM;
@@ -88,7 +89,8 @@ static void on_metrics(struct http_req *r, void *arg) {
     strbuf_fini(&out);
 }
 
-static void reply_state(struct http_req *r, bool ok, const char *word, const struct strbuf *members) {
+static void reply_state(struct http_req *r, bool ok, const char *word,
+                        const struct strbuf *members) {
     struct strbuf out;
     strbuf_init(&out);
     strbuf_addf(&out, "{\"status\":\"%s\"", word);

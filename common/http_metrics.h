@@ -1,8 +1,9 @@
 /* http_metrics.h - GET /metrics, /healthz and /readyz for both daemons.
  *
- * /healthz is 200 while the loop turns: it carries the age of the loop's heartbeat and turns 503 when the
- * largest gap of the last seconds exceeds max_gap_ms or the live hook says no. /readyz is 200 when the
- * ready hook says so. Hooks append JSON members ("\"model\":\"x\"", commas between) or nothing.
+ * /healthz is 200 while the loop turns: it carries the age of the loop's heartbeat and turns 503
+ * when the largest gap of the last seconds exceeds max_gap_ms or the live hook says no. /readyz is
+ * 200 when the ready hook says so. Hooks append JSON members ("\"model\":\"x\"", commas between) or
+ * nothing.
  * Thread: loop thread. */
 #pragma once
 
@@ -38,6 +39,7 @@ void http_metrics_close(struct http_metrics *h, void (*cb)(void *arg), void *arg
 #define HTTP_METRICS_ROUTES 3
 /* Fills routes[HTTP_METRICS_ROUTES] for an http_server; h outlives that server. */
 void http_metrics_routes(struct http_metrics *h, struct http_route *routes);
-/* Milliseconds: since the last beat, and the longest gap between two beats of the last 10 s or so. */
+/* Milliseconds: since the last beat, and the longest gap between two beats of the last 10 s or so.
+ * */
 uint64_t http_metrics_beat_age_ms(const struct http_metrics *h);
 uint64_t http_metrics_max_gap_ms(const struct http_metrics *h);

@@ -69,8 +69,8 @@ struct http_conn {
     struct strbuf pending; /* read ahead, not parsed */
     bool reading, close_after;
     uint64_t n_requests;
-    size_t unsent;         /* bytes handed to uv_write() and not done */
-    size_t queue_seen;     /* libuv's queue at the last look: progress of a write */
+    size_t unsent;     /* bytes handed to uv_write() and not done */
+    size_t queue_seen; /* libuv's queue at the last look: progress of a write */
     /* Raw look at the head, ahead of llhttp: */
     size_t head_bytes;
     uint8_t head_scan; /* enum in http_server.c */
@@ -84,7 +84,8 @@ struct http_conn {
 
 /* http_server.c */
 void http_conn_write(struct http_conn *c, struct str a, struct str b, struct str z);
-void http_conn_answered(struct http_conn *c, bool close_after); /* the answer's last byte was written */
+void http_conn_answered(struct http_conn *c,
+                        bool close_after); /* the answer's last byte was written */
 void http_conn_drop(struct http_conn *c);
 void http_server_req_made(struct http_server *s);
 void http_server_req_freed(struct http_server *s);

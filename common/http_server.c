@@ -52,7 +52,8 @@ struct http_server {
 static void conn_feed(struct http_conn *c, const char *p, size_t n);
 static void conn_next(struct http_conn *c);
 
-/* --- closing ----------------------------------------------------------------------------------------- */
+/* --- closing
+ * ----------------------------------------------------------------------------------------- */
 
 static void server_release(struct http_server *s) {
     if (!s->closing || s->listener_open || s->stats.conns || s->n_reqs)
@@ -122,7 +123,8 @@ void http_conn_drop(struct http_conn *c) {
     uv_close((uv_handle_t *)&c->timer, on_conn_closed);
 }
 
-/* --- timer ------------------------------------------------------------------------------------------- */
+/* --- timer
+ * ------------------------------------------------------------------------------------------- */
 
 static void conn_fail(struct http_conn *c, int status, const char *text);
 static void on_timer(uv_timer_t *t);
@@ -156,7 +158,8 @@ static void on_timer(uv_timer_t *t) {
     }
 }
 
-/* --- writing ----------------------------------------------------------------------------------------- */
+/* --- writing
+ * ----------------------------------------------------------------------------------------- */
 
 struct write_req {
     uv_write_t req;
@@ -176,8 +179,8 @@ static void flushed(struct http_conn *c) {
         conn_next(c);
         return;
     }
-    /* Close in two steps: unread bytes at close() would make the kernel send RST, which can destroy the
-     * answer on its way (RFC 9112 §9.6). */
+    /* Close in two steps: unread bytes at close() would make the kernel send RST, which can destroy
+     * the answer on its way (RFC 9112 §9.6). */
     if (uv_shutdown(&c->shutdown, &c->h.stream, on_shutdown) < 0) {
         http_conn_drop(c);
         return;
@@ -261,7 +264,8 @@ static void conn_fail(struct http_conn *c, int status, const char *text) {
                      NULL, "%s", text);
 }
 
-/* --- parsing ----------------------------------------------------------------------------------------- */
+/* --- parsing
+ * ----------------------------------------------------------------------------------------- */
 
 static int refuse(struct http_conn *c, int status, const char *text) {
     c->fail_status = status;
@@ -334,7 +338,8 @@ static int check_head(struct http_conn *c, llhttp_t *p) {
     uint32_t n_te = count_header(r, "transfer-encoding");
     if (n_te && (n_te > 1 || r->is_http10 || count_header(r, "content-length") ||
                  !str_eq_nocase(str_trim(http_req_header(r, "transfer-encoding")), STR("chunked"))))
-        return refuse(c, 400, "Transfer-Encoding may only be 'chunked', once, without Content-Length");
+        return refuse(c, 400,
+                      "Transfer-Encoding may only be 'chunked', once, without Content-Length");
     if (count_header(r, "content-length") && p->content_length > c->s->cfg.max_body_bytes)
         return refuse(c, 413, "request body too large");
     return 0;
@@ -379,8 +384,8 @@ static int on_message_complete(llhttp_t *p) {
     return HPE_PAUSED; /* one request at a time; what follows waits in pending */
 }
 
-/* Looks at the raw head before llhttp does: size, and bare CR or LF, which llhttp accepts in places.
- * *ret_n: how many bytes may be parsed (all, or up to the offence). 0 or an HTTP status. */
+/* Looks at the raw head before llhttp does: size, and bare CR or LF, which llhttp accepts in
+ * places. *ret_n: how many bytes may be parsed (all, or up to the offence). 0 or an HTTP status. */
 static int scan_head(struct http_conn *c, const char *p, size_t n) {
     for (size_t i = 0; i < n && c->head_scan != SCAN_AFTER; i++) {
         char ch = p[i];
@@ -536,7 +541,8 @@ static void conn_feed(struct http_conn *c, const char *p, size_t n) {
     }
 }
 
-/* --- reading ----------------------------------------------------------------------------------------- */
+/* --- reading
+ * ----------------------------------------------------------------------------------------- */
 
 static void on_alloc(uv_handle_t *h, size_t want, uv_buf_t *buf) {
     struct http_conn *c = h->data;
@@ -574,7 +580,8 @@ static void conn_next(struct http_conn *c) {
     }
 }
 
-/* --- accepting --------------------------------------------------------------------------------------- */
+/* --- accepting
+ * --------------------------------------------------------------------------------------- */
 
 static int conn_init(struct http_server *s, struct http_conn *c, bool is_pipe) {
     memset(c, 0, sizeof(*c));
@@ -591,8 +598,8 @@ static int conn_init(struct http_server *s, struct http_conn *c, bool is_pipe) {
     return 0;
 }
 
-/* libuv stays deaf until a waiting connection has been accepted, so one is always accepted, if only to be
- * closed: into the spare when there is no memory for another. */
+/* libuv stays deaf until a waiting connection has been accepted, so one is always accepted, if only
+ * to be closed: into the spare when there is no memory for another. */
 static void on_connection(uv_stream_t *listener, int status) {
     struct http_server *s = listener->data;
     if (status < 0)
@@ -604,8 +611,10 @@ static void on_connection(uv_stream_t *listener, int status) {
     s->accept_waits = !c;
     if (!c)
         return; /* the spare is about to come back: conn_recycle() */
-    CHECK(conn_init(s, c, s->is_unix) == 0); /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
-    if (uv_accept(listener, &c->h.stream) < 0 || is_spare || s->stats.conns > s->cfg.max_conns + REFUSED_EXTRA) {
+    CHECK(conn_init(s, c, s->is_unix) ==
+          0); /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
+    if (uv_accept(listener, &c->h.stream) < 0 || is_spare ||
+        s->stats.conns > s->cfg.max_conns + REFUSED_EXTRA) {
         http_conn_drop(c);
         return;
     }
@@ -645,7 +654,8 @@ int http_server_adopt(struct http_server *s, int take_fd) {
     return rv;
 }
 
-/* --- the server -------------------------------------------------------------------------------------- */
+/* --- the server
+ * -------------------------------------------------------------------------------------- */
 
 static void set_defaults(struct http_server_cfg *c) {
     c->max_conns = c->max_conns ? c->max_conns : 1024;
@@ -754,7 +764,8 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
 uint16_t http_server_port(const struct http_server *s) {
     struct sockaddr_storage sa;
     int len = sizeof(sa);
-    if (s->is_unix || !s->listener_open || uv_tcp_getsockname(&s->listener.tcp, (struct sockaddr *)&sa, &len) < 0)
+    if (s->is_unix || !s->listener_open ||
+        uv_tcp_getsockname(&s->listener.tcp, (struct sockaddr *)&sa, &len) < 0)
         return 0;
     return sa.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&sa)->sin6_port)
                                     : ntohs(((struct sockaddr_in *)&sa)->sin_port);

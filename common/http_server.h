@@ -1,17 +1,18 @@
 /* http_server.h - HTTP/1.1 on libuv streams, parsed by llhttp in its strict mode.
  *
- * A handler is called once a request is there in whole (body included, within max_body_bytes). It answers
- * now or later, with exactly one of
+ * A handler is called once a request is there in whole (body included, within max_body_bytes). It
+ * answers now or later, with exactly one of
  *     http_reply(...)                                                  a body with Content-Length
  *     http_stream_begin(...), http_stream_write(...)*, http_stream_end(...)   chunked
- * and that call ends the request: r is gone after http_reply() and http_stream_end(). This holds also when
- * the client has gone: the gone callback says so once, writes then return ERR_CLOSED, and the handler
- * still ends the request with either call, which only frees it. So: one end for each handler call, always.
+ * and that call ends the request: r is gone after http_reply() and http_stream_end(). This holds
+ * also when the client has gone: the gone callback says so once, writes then return ERR_CLOSED, and
+ * the handler still ends the request with either call, which only frees it. So: one end for each
+ * handler call, always.
  *
  * Keep-alive, pipelined requests (one at a time, in order), HEAD (served by GET routes), Expect:
- * 100-continue. 400, 404, 405 with Allow, 408, 413, 414, 417, 431, 501, 503, 505 are the server's own answers;
- * Content-Length with Transfer-Encoding, bare CR or LF in a head, a repeated Host or an unknown coding is a 400 and closes.
- * A client that shuts down its sending side counts as gone.
+ * 100-continue. 400, 404, 405 with Allow, 408, 413, 414, 417, 431, 501, 503, 505 are the server's
+ * own answers; Content-Length with Transfer-Encoding, bare CR or LF in a head, a repeated Host or
+ * an unknown coding is a 400 and closes. A client that shuts down its sending side counts as gone.
  * Memory: heap, bounded by max_conns times the limits. Thread: loop thread only. */
 #pragma once
 
@@ -35,7 +36,8 @@ struct http_route {
 };
 
 struct http_server_cfg {
-    /* Numeric address, "localhost", "unix:/path", or NULL: connections come by http_server_adopt() only. */
+    /* Numeric address, "localhost", "unix:/path", or NULL: connections come by http_server_adopt()
+     * only. */
     const char *host;
     uint16_t port;    /* 0: any; see http_server_port() */
     const struct http_route *routes;
@@ -86,21 +88,21 @@ void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *a
 bool http_req_is_gone(const struct http_req *r);
 
 /* --- answering --- */
-/* A header for the answer to come. Names and values are the caller's constants or checked: a value with
- * control characters is ERR_INVALID. */
+/* A header for the answer to come. Names and values are the caller's constants or checked: a value
+ * with control characters is ERR_INVALID. */
 int http_reply_header(struct http_req *r, const char *name, const char *value);
 /* Copies body. Ends r. ctype NULL: no Content-Type. */
 void http_reply(struct http_req *r, int status, const char *ctype, struct str body);
 void http_reply_json(struct http_req *r, int status, struct str body);
-/* {"error":{"message":...,"type":...,"param":...,"code":...}}, as OpenAI's clients expect; param and code may be NULL.
- * Ends r. */
+/* {"error":{"message":...,"type":...,"param":...,"code":...}}, as OpenAI's clients expect; param
+ * and code may be NULL. Ends r. */
 void http_reply_error(struct http_req *r, int status, const char *type, const char *param,
                       const char *code, const char *fmt, ...) PRINTF_LIKE(6, 7);
 
 /* Sends the head with Transfer-Encoding: chunked (HTTP/1.0: until close). 0 or ERR_CLOSED. */
 int http_stream_begin(struct http_req *r, int status, const char *ctype);
-/* Copies p. 0; ERR_CLOSED when the client is gone; ERR_BUSY, nothing taken, when more than max_unsent_bytes
- * wait: try again from the drained callback, or give up. */
+/* Copies p. 0; ERR_CLOSED when the client is gone; ERR_BUSY, nothing taken, when more than
+ * max_unsent_bytes wait: try again from the drained callback, or give up. */
 int http_stream_write(struct http_req *r, const void *p, size_t n);
 size_t http_stream_unsent(const struct http_req *r); /* bytes not yet taken by the kernel */
 /* cb from the loop each time unsent falls to 0. */
@@ -108,5 +110,6 @@ void http_stream_on_drained(struct http_req *r, void (*cb)(struct http_req *r, v
                             void *arg);
 /* Ends r. */
 void http_stream_end(struct http_req *r);
-/* Breaks the connection off instead of the last chunk, so that a cut answer cannot look complete. Ends r. */
+/* Breaks the connection off instead of the last chunk, so that a cut answer cannot look complete.
+ * Ends r. */
 void http_stream_abort(struct http_req *r);

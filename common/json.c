@@ -43,10 +43,10 @@ enum json_kind json_kind(const struct json_t *j) {
 
 const char *json_kind_name(enum json_kind k) {
     static const char *const names[] = {
-        [JSON_KIND_NONE] = "nothing",      [JSON_KIND_NULL] = "null",
-        [JSON_KIND_BOOL] = "a boolean",    [JSON_KIND_INT] = "an integer",
-        [JSON_KIND_REAL] = "a number",     [JSON_KIND_STRING] = "a string",
-        [JSON_KIND_ARRAY] = "an array",    [JSON_KIND_OBJECT] = "an object",
+        [JSON_KIND_NONE] = "nothing",   [JSON_KIND_NULL] = "null",
+        [JSON_KIND_BOOL] = "a boolean", [JSON_KIND_INT] = "an integer",
+        [JSON_KIND_REAL] = "a number",  [JSON_KIND_STRING] = "a string",
+        [JSON_KIND_ARRAY] = "an array", [JSON_KIND_OBJECT] = "an object",
     };
     return (size_t)k < ARRAY_LEN(names) ? names[k] : "?";
 }
@@ -103,8 +103,8 @@ const struct json_t *json_iter_value(void *it) {
 }
 
 void json_escape(struct strbuf *out, struct str s) {
-    static const char short_form[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n',
-                                      ['\f'] = 'f', ['\r'] = 'r', ['"'] = '"', ['\\'] = '\\'};
+    static const char short_form[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
+                                      ['\r'] = 'r', ['"'] = '"',  ['\\'] = '\\'};
     size_t plain = 0; /* start of what can be copied as it is */
     for (size_t i = 0; i < s.n;) {
         unsigned char c = (unsigned char)s.p[i];

@@ -1,7 +1,7 @@
 /* json.h - reading through jansson behind names of our own, writing straight into a strbuf.
  *
- * Only json.c includes jansson. Values handed out are borrowed from the document and live as long as it.
- * Numbers: an integer must fit int64; duplicate keys and invalid UTF-8 are refused.
+ * Only json.c includes jansson. Values handed out are borrowed from the document and live as long
+ * as it. Numbers: an integer must fit int64; duplicate keys and invalid UTF-8 are refused.
  * Thread: one owner a document. */
 #pragma once
 

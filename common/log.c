@@ -135,7 +135,8 @@ uint64_t log_suppressed_total(const struct log *l) {
     return l ? atomic_load_explicit(&l->suppressed, memory_order_relaxed) : 0;
 }
 
-/* Under the lock. False: this line is one too many. *ret_missed: lines held back in the last window. */
+/* Under the lock. False: this line is one too many. *ret_missed: lines held back in the last
+ * window. */
 static bool rate_allows(struct log *l, const char *event, uint64_t now_ns, uint32_t *ret_missed) {
     struct site *s = &l->sites[((uintptr_t)event >> 3) * 0x9e3779b1u % SITES];
     if (s->event != event)

@@ -3,11 +3,12 @@
  *     log_warn(s->log, "disk read failed, serving a miss", "slot=%u err='%s'", slot, err_text(rv));
  *     log_info(s->log, "drained");
  *
- * The event is a constant text, the rest varies. Lines go into a ring that a thread of the log's own
- * writes out, so a slow reader of stderr never stops the loop; a full ring drops the line and counts it.
- * An event that repeats is written `burst` times a window; the next window's first line of that event says
- * suppressed=N. Control characters in a line are escaped, so a line is always one line.
- * Library code does not log above debug: the caller who decides what happens next does, once.
+ * The event is a constant text, the rest varies. Lines go into a ring that a thread of the log's
+ * own writes out, so a slow reader of stderr never stops the loop; a full ring drops the line and
+ * counts it. An event that repeats is written `burst` times a window; the next window's first line
+ * of that event says suppressed=N. Control characters in a line are escaped, so a line is always
+ * one line. Library code does not log above debug: the caller who decides what happens next does,
+ * once.
  * Thread: any. A NULL log swallows everything. */
 #pragma once
 
@@ -43,8 +44,8 @@ bool log_on(const struct log *l, enum log_level level);
 void log_write_(struct log *l, enum log_level level, const char *event, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 
-/* kv: a printf format of key=value pairs and its arguments; may be left out. The blank before it keeps
- * the format non-empty when it is. */
+/* kv: a printf format of key=value pairs and its arguments; may be left out. The blank before it
+ * keeps the format non-empty when it is. */
 #define LOG_(l, level, event, ...)                                                                 \
     do {                                                                                           \
         if (log_on((l), (level)))                                                                  \

@@ -12,8 +12,8 @@ struct loop_work {
     struct loop_work_cfg cfg;
     void (*close_cb)(void *arg); /* set by close */
     void *close_arg;
-    bool closing;      /* loop thread's copy of stop */
-    bool in_dispatch;  /* the close waits for the end of a round of done() calls */
+    bool closing;       /* loop thread's copy of stop */
+    bool in_dispatch;   /* the close waits for the end of a round of done() calls */
     pthread_t *threads; /* [cfg.n_threads] */
 
     pthread_mutex_t lock; /* covers the rest */
@@ -64,7 +64,8 @@ static void on_wakeup_closed(uv_handle_t *h) {
         cb(arg);
 }
 
-/* Only when nothing waits, runs or has an undelivered end: then the threads are at most on their way out. */
+/* Only when nothing waits, runs or has an undelivered end: then the threads are at most on their
+ * way out. */
 static void maybe_finish(struct loop_work *w) {
     pthread_mutex_lock(&w->lock);
     bool busy = w->n_waiting || w->n_running || w->n_done;
@@ -191,8 +192,9 @@ bool loop_work_cancel(struct loop_work *w, struct loop_job *j) {
     return in_pool;
 }
 
-/* Running jobs are not reachable from the lists: they are few, and they see stop through their own cancel
- * only when their owner calls it, so owners with long jobs cancel them before they close the pool. */
+/* Running jobs are not reachable from the lists: they are few, and they see stop through their own
+ * cancel only when their owner calls it, so owners with long jobs cancel them before they close the
+ * pool. */
 void loop_work_close(struct loop_work *w, void (*cb)(void *arg), void *arg) {
     CHECK(!w->closing);
     w->closing = true;

@@ -1,9 +1,10 @@
 /* loop_work.h - a pool of threads with a bounded queue that feeds one libuv loop.
  *
- * A job gets its inputs by value or by reference, touches nothing else while run() is on a pool thread, and
- * is handed back on the loop thread through done(). Jobs start in order of submission; their ends come in
- * any order. Each accepted job gets exactly one done(): rv is run()'s result, or ERR_CANCELED when it was
- * canceled before it started. Nothing is promised about which thread runs what.
+ * A job gets its inputs by value or by reference, touches nothing else while run() is on a pool
+ * thread, and is handed back on the loop thread through done(). Jobs start in order of submission;
+ * their ends come in any order. Each accepted job gets exactly one done(): rv is run()'s result, or
+ * ERR_CANCELED when it was canceled before it started. Nothing is promised about which thread runs
+ * what.
  * Thread: all calls on the loop thread; run() on a pool thread; loop_job_is_canceled() on any. */
 #pragma once
 
@@ -40,8 +41,8 @@ void loop_work_close(struct loop_work *w, void (*cb)(void *arg), void *arg);
 
 /* 0; ERR_BUSY when the queue is full; ERR_CANCELED after close. On error done() is not called. */
 int loop_work_submit(struct loop_work *w, struct loop_job *j);
-/* A waiting job is taken out and its done() comes, from the loop, with ERR_CANCELED; a running one only sees
- * loop_job_is_canceled(). False when j is not in the pool. */
+/* A waiting job is taken out and its done() comes, from the loop, with ERR_CANCELED; a running one
+ * only sees loop_job_is_canceled(). False when j is not in the pool. */
 bool loop_work_cancel(struct loop_work *w, struct loop_job *j);
 static inline bool loop_job_is_canceled(const struct loop_job *j) {
     return atomic_load_explicit(&((struct loop_job *)(uintptr_t)j)->canceled, memory_order_relaxed);

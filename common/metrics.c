@@ -6,19 +6,21 @@
 #include "common/check.h"
 
 const struct metric_buckets metric_buckets_vllm_ttft = {
-    22, {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,   0.75,
+    22, {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
          1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0}};
-const struct metric_buckets metric_buckets_vllm_itl = {
-    19, {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
-         0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0}};
+const struct metric_buckets metric_buckets_vllm_itl = {19,
+                                                       {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                                                        0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+                                                        10.0, 20.0, 40.0, 80.0}};
 const struct metric_buckets metric_buckets_vllm_request = {
-    21, {0.3,  0.5,  0.8,  1.0,  1.5,  2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
+    21, {0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
          30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0}};
 const struct metric_buckets metric_buckets_vllm_tokens = {
     16, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}};
-const struct metric_buckets metric_buckets_rpc = {
-    18, {0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
-         0.05,    0.1,    0.25,    0.5,    1.0,   2.5,    5.0,   7.5,  10.0}};
+const struct metric_buckets metric_buckets_rpc = {18,
+                                                  {0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
+                                                   0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+                                                   2.5, 5.0, 7.5, 10.0}};
 
 static void *row_field(const struct metric_row *r, void *m) {
     return (char *)m + r->off;
@@ -113,7 +115,9 @@ static void add_series(const struct metric_table *t, const struct metric_row *r,
 static void render_histo(const struct metric_table *t, const struct metric_row *r,
                          const struct metric_histo *h, const char *common, struct strbuf *out) {
     /* The histogram's own edges, not the row's: two tables may show one field under two names. */
-    const struct metric_buckets *b = h->buckets ? h->buckets : r->buckets ? r->buckets : &metric_buckets_rpc;
+    const struct metric_buckets *b = h->buckets   ? h->buckets
+                                     : r->buckets ? r->buckets
+                                                  : &metric_buckets_rpc;
     uint64_t cumulative = 0;
     for (uint32_t i = 0; i <= b->n; i++) {
         char le[40];
@@ -148,8 +152,8 @@ static void render_row(const struct metric_table *t, const struct metric_row *r,
         strbuf_addf(out, "%" PRId64,
                     atomic_load_explicit((const _Atomic int64_t *)f, memory_order_relaxed));
     else
-        add_f64(out, bits_f64(atomic_load_explicit((const _Atomic uint64_t *)f,
-                                                   memory_order_relaxed)));
+        add_f64(out,
+                bits_f64(atomic_load_explicit((const _Atomic uint64_t *)f, memory_order_relaxed)));
     strbuf_addc(out, '\n');
 }
 

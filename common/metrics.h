@@ -18,9 +18,10 @@
  *  FGAUGE   _Atomic uint64_t      METRIC_SETF(m, f, v): a double's bits
  *  HISTO    struct metric_histo   METRIC_OBSERVE(m, f, v)
  *
- * Exported name: .name, or the table's prefix + field. Rows of one name with different .labels stand next
- * to each other and share one HELP and TYPE. m may be NULL: nothing is counted.
- * Thread: any may count (relaxed atomics); rendering sees each value whole, not all at one instant. */
+ * Exported name: .name, or the table's prefix + field. Rows of one name with different .labels
+ * stand next to each other and share one HELP and TYPE. m may be NULL: nothing is counted.
+ * Thread: any may count (relaxed atomics); rendering sees each value whole, not all at one instant.
+ * */
 #pragma once
 
 #include <stdatomic.h>

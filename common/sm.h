@@ -1,4 +1,5 @@
-/* sm.h - checked state machines: a const table of states and allowed moves; a forbidden move aborts.
+/* sm.h - checked state machines: a const table of states and allowed moves; a forbidden move
+ * aborts.
  *
  *     static const struct sm_state get_states[GET_NR] = {
  *         [GET_START] = {"start", SM_INITIAL, BIT(GET_RAM) | BIT(GET_FAILED)}, ...

@@ -1,8 +1,8 @@
 /* str.h - borrowed string views and a growing string builder.
  *
- * A view is never NUL-terminated by contract. A builder remembers the first failed allocation (oom) and
- * ignores what follows, so that a renderer is straight-line code with one check at its end; its text is
- * always NUL-terminated. Thread: one owner. */
+ * A view is never NUL-terminated by contract. A builder remembers the first failed allocation (oom)
+ * and ignores what follows, so that a renderer is straight-line code with one check at its end; its
+ * text is always NUL-terminated. Thread: one owner. */
 #pragma once
 
 #include <stdarg.h>
@@ -31,8 +31,8 @@ bool str_ends(struct str s, struct str suffix);
 size_t str_find(struct str s, struct str needle, size_t from);
 struct str str_trim(struct str s); /* spaces, tabs, CR, LF off both ends */
 struct str str_cut(struct str s, size_t off, size_t n); /* clamped sub-view */
-/* Takes the text up to sep off the front of *rest into *ret; false when *rest was used up. "a,,b," gives
- * "a", "", "b". Start with *rest = the whole text. */
+/* Takes the text up to sep off the front of *rest into *ret; false when *rest was used up. "a,,b,"
+ * gives "a", "", "b". Start with *rest = the whole text. */
 bool str_split(struct str *rest, char sep, struct str *ret);
 /* The whole view as a decimal number; ERR_INVALID for anything else, signs and spaces included. */
 int str_to_u64(struct str s, uint64_t *ret);

@@ -94,7 +94,8 @@ static void on_signal(uv_signal_t *h, int signum) {
     begin_end(h->data, signum == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
-/* Drained is taken up from the loop, so that the caller may be anywhere inside its own structures. */
+/* Drained is taken up from the loop, so that the caller may be anywhere inside its own structures.
+ */
 static void on_drained_wakeup(uv_async_t *h) {
     struct svc_private_ *p = h->data;
     if (sm_at(&p->sm) == SVC_DRAIN)
@@ -135,7 +136,8 @@ static int open_handles(struct svc_private_ *p) {
         return rv;
     p->pub.loop = &p->loop;
     if ((rv = uv_signal_init(&p->loop, &p->term)) < 0 ||
-        (rv = uv_signal_init(&p->loop, &p->intr)) < 0 || (rv = uv_timer_init(&p->loop, &p->timer)) < 0 ||
+        (rv = uv_signal_init(&p->loop, &p->intr)) < 0 ||
+        (rv = uv_timer_init(&p->loop, &p->timer)) < 0 ||
         (rv = uv_async_init(&p->loop, &p->drained_wakeup, on_drained_wakeup)) < 0)
         return rv; /* the process ends with it */
     p->term.data = p->intr.data = p->timer.data = p->drained_wakeup.data = p;
@@ -153,10 +155,10 @@ static void close_own_handles(struct svc_private_ *p) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
 }
 
-/* While start() runs our own handles do not keep the loop alive, so that a start which fails can close what it
- * opened by running the loop until it is empty. */
+/* While start() runs our own handles do not keep the loop alive, so that a start which fails can
+ * close what it opened by running the loop until it is empty. */
 static void hold_loop(struct svc_private_ *p, bool on) {
-    void (*set)(uv_handle_t *h) = on ? uv_ref : uv_unref;
+    void (*set)(uv_handle_t * h) = on ? uv_ref : uv_unref;
     set((uv_handle_t *)&p->term);
     set((uv_handle_t *)&p->intr);
     set((uv_handle_t *)&p->drained_wakeup);
@@ -205,7 +207,8 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv) {
     }
     signal(SIGPIPE, SIG_IGN);
     sm_init(&p.sm, svc_states, SVC_STATE_NR, SVC_START);
-    struct log_cfg lc = {.prog = ops->prog.name, .fd = STDERR_FILENO,
+    struct log_cfg lc = {.prog = ops->prog.name,
+                         .fd = STDERR_FILENO,
                          .level = (enum log_level)opt_u32(&p, "log_level")};
     int code = SVC_EXIT_START;
     rv = log_new(&p.pub.log, &lc);

@@ -5,7 +5,8 @@
  *   svc_drained(), the drain_timeout_ms option, or a second signal --> ops->stop(): close every handle
  *   loop empty --> exit
  *
- * Exit codes: 0 stopped as asked; 1 failed while running; 2 bad options; 3 could not start. SIGPIPE is ignored.
+ * Exit codes: 0 stopped as asked; 1 failed while running; 2 bad options; 3 could not start. SIGPIPE
+ * is ignored.
  * Thread: loop thread. */
 #pragma once
 
@@ -38,8 +39,8 @@ struct svc_ops {
     /* cfg lives until svc_main() returns. On error nothing may be left open; eb is logged. */
     int (*start)(struct svc *s, void *cfg, struct errbuf *eb);
     void (*drain)(struct svc *s); /* may be NULL: stop at once */
-    /* Begins closing all handles; svc_main() returns when the loop has none left. Called once, after a
-     * successful start. */
+    /* Begins closing all handles; svc_main() returns when the loop has none left. Called once,
+     * after a successful start. */
     void (*stop)(struct svc *s);
     /* After the loop is empty: free what stop() could not. May be NULL. */
     void (*free)(struct svc *s);

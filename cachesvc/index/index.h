@@ -1,8 +1,8 @@
 /* index.h - which node holds which block, as the rest of the node sees it. A hint, never the truth.
  *
  * index_mem_open() is the embedded index: one node needs no other, since its directory answers.
- * index_redis_open() writes behind into Redis. Nothing here ever waits: publish and withdraw append to a
- * bounded backlog; what does not fit is counted and comes again with the next full republish.
+ * index_redis_open() writes behind into Redis. Nothing here ever waits: publish and withdraw append
+ * to a bounded backlog; what does not fit is counted and comes again with the next full republish.
  *
  * Thread: loop thread only, callbacks too. */
 #pragma once
@@ -28,7 +28,8 @@ struct index; /* opaque */
 struct index_ops {
     void (*publish)(struct index *ix, const struct block_id *id);
     void (*withdraw)(struct index *ix, const struct block_id *id);
-    /* This start of the node. Known from the beginning; may rise once, when Redis tells of a later one. */
+    /* This start of the node. Known from the beginning; may rise once, when Redis tells of a later
+     * one. */
     uint32_t (*epoch)(const struct index *ix);
     void (*stats)(const struct index *ix, struct index_stats *ret);
     /* Frees ix, then calls cb. */
@@ -54,8 +55,8 @@ struct index_redis_cfg {
     uint32_t node_ttl_s;   /* 0: 15 */
     /* Figures for the node's record. */
     void (*load)(void *arg, uint64_t *ret_capacity_bytes, uint64_t *ret_used_bytes);
-    /* Ids of what the node holds, for republishing and renewal: at most max into ret, *cursor 0 to begin and 0
-     * again at the end; one call does a bounded amount of work. */
+    /* Ids of what the node holds, for republishing and renewal: at most max into ret, *cursor 0 to
+     * begin and 0 again at the end; one call does a bounded amount of work. */
     uint32_t (*scan)(void *arg, uint64_t *cursor, struct block_id *ret, uint32_t max);
     void *arg;
 };

@@ -1,15 +1,16 @@
 /* The Redis index: written behind, never waited for.
  *
- *   b:<32 id bytes>        hash: field = node id, u16 LE; value = that node's epoch, u32 LE. Expires after
- *                          entry_ttl_s, renewed by a full pass three times in that span.
- *   incipit:epoch:<n>      the last epoch of node n, decimal, for ever
- *   incipit:node:<n>       JSON {"addr","epoch","capacity_bytes","used_bytes"}; expires after node_ttl_s,
- *                          renewed three times in that span. An entry with another epoch than this is dead.
+ *   b:<32 id bytes>       hash: field = node id, u16 LE; value = that node's epoch, u32 LE. Expires
+ *                         after entry_ttl_s, renewed by a full pass three times in that span.
+ *   incipit:epoch:<n>     the last epoch of node n, decimal, for ever
+ *   incipit:node:<n>      JSON {"addr","epoch","capacity_bytes","used_bytes"}; expires after
+ *                         node_ttl_s, renewed three times in that span. An entry with another
+ *                         epoch than this is dead.
  *
- * What becomes visible or goes is appended to a ring (backlog) and sent from the loop in pipelined batches. A
- * full pass over the store (scan) follows every connect, a lost node record (Redis was flushed), a full
- * ring and every error answer, so whatever was lost on the way comes again. Withdrawals that are lost leave a wrong
- * hint until it expires; readers check hints anyway.
+ * What becomes visible or goes is appended to a ring (backlog) and sent from the loop in pipelined
+ * batches. A full pass over the store (scan) follows every connect, a lost node record (Redis was
+ * flushed), a full ring and every error answer, so whatever was lost on the way comes again.
+ * Withdrawals that are lost leave a wrong hint until it expires; readers check hints anyway.
  *
  *   connect --> GET epoch --> SET epoch, node record --> serve: ring first, then the pass   */
 #include <hiredis/hiredis.h>
@@ -31,7 +32,16 @@
 #define CLOSE_LINGER_MS 300u
 
 enum op { OP_PUBLISH = 1, OP_WITHDRAW, OP_SCAN };
-enum tag { TAG_PUBLISH, TAG_WITHDRAW, TAG_EXPIRE, TAG_EPOCH_GET, TAG_EPOCH_SET, TAG_NODE_GET, TAG_NODE_SET, TAG_DEL };
+enum tag {
+    TAG_PUBLISH,
+    TAG_WITHDRAW,
+    TAG_EXPIRE,
+    TAG_EPOCH_GET,
+    TAG_EPOCH_SET,
+    TAG_NODE_GET,
+    TAG_NODE_SET,
+    TAG_DEL
+};
 
 struct entry {
     struct block_id id;
@@ -96,7 +106,8 @@ static int send_publish(struct index_redis *x, const struct block_id *id) {
         value[i] = (char)(x->epoch >> (8 * i) & 0xff);
     int n = snprintf(ttl, sizeof(ttl), "%u", x->cfg.entry_ttl_s);
     struct str k = key_of(id, key);
-    int rv = cmd(x, TAG_PUBLISH, 4, (struct str[]){STR("HSET"), k, node_field(x, field), {value, 4}});
+    int rv =
+        cmd(x, TAG_PUBLISH, 4, (struct str[]){STR("HSET"), k, node_field(x, field), {value, 4}});
     if (rv == 0)
         rv = cmd(x, TAG_EXPIRE, 3, (struct str[]){STR("EXPIRE"), k, {ttl, (size_t)n}});
     return rv;
@@ -104,7 +115,8 @@ static int send_publish(struct index_redis *x, const struct block_id *id) {
 
 static int send_withdraw(struct index_redis *x, const struct block_id *id) {
     char key[2 + BLOCK_ID_BYTES], field[2];
-    return cmd(x, TAG_WITHDRAW, 3, (struct str[]){STR("HDEL"), key_of(id, key), node_field(x, field)});
+    return cmd(x, TAG_WITHDRAW, 3,
+               (struct str[]){STR("HDEL"), key_of(id, key), node_field(x, field)});
 }
 
 static struct str named_key(const struct index_redis *x, const char *what, char *buf, size_t cap) {
@@ -114,7 +126,8 @@ static struct str named_key(const struct index_redis *x, const char *what, char 
 
 static void ask_epoch(struct index_redis *x) {
     char key[40];
-    x->epoch_asked = cmd(x, TAG_EPOCH_GET, 2, (struct str[]){STR("GET"), named_key(x, "epoch", key, sizeof(key))}) == 0;
+    x->epoch_asked = cmd(x, TAG_EPOCH_GET, 2,
+                         (struct str[]){STR("GET"), named_key(x, "epoch", key, sizeof(key))}) == 0;
 }
 
 static void write_node(struct index_redis *x) {
@@ -138,7 +151,8 @@ static void write_node(struct index_redis *x) {
     struct str k = named_key(x, "node", key, sizeof(key));
     /* Read before it is written: a record that was there and is not any more tells of a flush. */
     if (!json.oom && cmd(x, TAG_NODE_GET, 2, (struct str[]){STR("GET"), k}) == 0)
-        (void)cmd(x, TAG_NODE_SET, 5, (struct str[]){STR("SET"), k, strbuf_view(&json), STR("EX"), {ttl, (size_t)n}});
+        (void)cmd(x, TAG_NODE_SET, 5,
+                  (struct str[]){STR("SET"), k, strbuf_view(&json), STR("EX"), {ttl, (size_t)n}});
     strbuf_fini(&json);
     x->next_node_ns = clock_mono_ns(x->clk) + x->cfg.node_ttl_s * NS_PER_S / 3;
 }
@@ -160,12 +174,13 @@ static void on_epoch(struct index_redis *x, const struct redisReply *r) {
     if (!x->epoch_final && stored >= x->epoch && stored < UINT32_MAX)
         x->epoch = (uint32_t)stored + 1;
     else if (stored > x->epoch)
-        log_error(x->cfg.log, "another node writes under this number", "node_id=%u epoch=%u theirs=%" PRIu64,
-                  x->cfg.node_id, x->epoch, stored);
+        log_error(x->cfg.log, "another node writes under this number",
+                  "node_id=%u epoch=%u theirs=%" PRIu64, x->cfg.node_id, x->epoch, stored);
     x->epoch_final = x->epoch_known = true;
     int n = snprintf(text, sizeof(text), "%u", x->epoch);
-    (void)cmd(x, TAG_EPOCH_SET, 3,
-              (struct str[]){STR("SET"), named_key(x, "epoch", key, sizeof(key)), {text, (size_t)n}});
+    (void)cmd(
+        x, TAG_EPOCH_SET, 3,
+        (struct str[]){STR("SET"), named_key(x, "epoch", key, sizeof(key)), {text, (size_t)n}});
     x->node_known = false;
     x->scan_cursor = 0;
     x->scanning = true;
@@ -339,7 +354,8 @@ static void op_close(struct index *ix, void (*cb)(void *arg), void *arg) {
     x->close_cb = cb;
     x->close_arg = arg;
     if (x->epoch_known)
-        (void)cmd(x, TAG_DEL, 2, (struct str[]){STR("DEL"), named_key(x, "node", key, sizeof(key))});
+        (void)cmd(x, TAG_DEL, 2,
+                  (struct str[]){STR("DEL"), named_key(x, "node", key, sizeof(key))});
     redis_conn_close(x->conn, CLOSE_LINGER_MS, part_closed, x);
     uv_close((uv_handle_t *)&x->tick, on_tick_closed);
 }
@@ -365,8 +381,13 @@ int index_redis_open(struct index **ret, const struct index_redis_cfg *cfg, stru
     if (!x)
         return err_set(eb, ERR_NOMEM, "out of memory");
     int rv = init(x, cfg);
-    struct redis_conn_cfg cc = {.addr = cfg->addr, .user = cfg->user, .password = cfg->password,
-                                .db = cfg->db, .on_up = on_up, .on_down = on_down, .arg = x};
+    struct redis_conn_cfg cc = {.addr = cfg->addr,
+                                .user = cfg->user,
+                                .password = cfg->password,
+                                .db = cfg->db,
+                                .on_up = on_up,
+                                .on_down = on_down,
+                                .arg = x};
     if (rv == 0) {
         rv = redis_conn_open(&x->conn, cfg->loop, &cc, eb);
         if (rv == 0) {

@@ -42,7 +42,7 @@ struct redis_conn {
     struct redis_io *io; /* the attempt or connection of now */
     uint32_t live;       /* tick, resolve under way, poll handles: the memory goes at zero */
     uint32_t backoff_ms, outstanding, login_left;
-    uint64_t deadline_ns;   /* of the present state; UP: of the next answer; 0: none */
+    uint64_t deadline_ns; /* of the present state; UP: of the next answer; 0: none */
     char why[128];
     void (*close_cb)(void *arg);
     void *close_arg;
@@ -123,7 +123,8 @@ static void on_poll_closed(uv_handle_t *h) {
     release(c);
 }
 
-/* hiredis frees its context, whoever asked for it: by now every pending command has had its callback. */
+/* hiredis frees its context, whoever asked for it: by now every pending command has had its
+ * callback. */
 static void on_cleanup(void *data) {
     struct redis_io *io = data;
     struct redis_conn *c = io->c;
@@ -136,8 +137,8 @@ static void on_cleanup(void *data) {
         drop(c, "connection closed");
 }
 
-/* Ends the attempt or connection of now. hiredis calls the pending callbacks back with NULL, so io is taken
- * off first: they see a connection that is down. */
+/* Ends the attempt or connection of now. hiredis calls the pending callbacks back with NULL, so io
+ * is taken off first: they see a connection that is down. */
 static void cut(struct redis_conn *c) {
     struct redis_io *io = TAKE_PTR(c->io);
     if (io && io->ac)
@@ -147,7 +148,8 @@ static void cut(struct redis_conn *c) {
 static void drop(struct redis_conn *c, const char *why) {
     snprintf(c->why, sizeof(c->why), "%s", why);
     sm_move(&c->sm, RC_WAIT);
-    c->backoff_ms = c->backoff_ms ? MIN(c->backoff_ms * 2, c->cfg.backoff_max_ms) : c->cfg.backoff_min_ms;
+    c->backoff_ms =
+        c->backoff_ms ? MIN(c->backoff_ms * 2, c->cfg.backoff_max_ms) : c->cfg.backoff_min_ms;
     /* A quarter of jitter, so that the nodes of a pool do not come back in step. */
     set_deadline(c, c->backoff_ms + (uint32_t)(uv_hrtime() >> 10) % (c->backoff_ms / 4 + 1));
     cut(c);
@@ -175,7 +177,8 @@ static int send_cmd(struct redis_conn *c, int argc, const char *const *argv, con
     if (!p)
         return ERR_NOMEM;
     *p = (struct pending){c, cb, arg, tag};
-    if (redisAsyncCommandArgv(c->io->ac, on_reply, p, argc, (const char **)(uintptr_t)argv, len) != REDIS_OK) {
+    if (redisAsyncCommandArgv(c->io->ac, on_reply, p, argc, (const char **)(uintptr_t)argv, len) !=
+        REDIS_OK) {
         free(p);
         return ERR_UNAVAILABLE;
     }
@@ -241,7 +244,8 @@ static void login(struct redis_conn *c) {
         rv = login_cmd(c, 3, (const char *[]){"AUTH", c->user, c->password}, 0);
     else if (c->password)
         rv = login_cmd(c, 2, (const char *[]){"AUTH", c->password}, 0);
-    if (rv == 0) /* also a round trip when there is nothing to log in to: only an answer makes it up */
+    if (rv ==
+        0) /* also a round trip when there is nothing to log in to: only an answer makes it up */
         rv = login_cmd(c, 2, (const char *[]){"SELECT", db}, 1);
     if (rv < 0)
         c->deadline_ns = 0; /* given up by the next tick: hiredis does not allow it in here */
@@ -377,7 +381,8 @@ static int set_addr(struct redis_conn *c, const char *addr, struct errbuf *eb) {
     }
     const char *colon = strrchr(addr, ':');
     uint64_t port = 0;
-    if (!colon || colon == addr || str_to_u64(str_of(colon + 1), &port) < 0 || port == 0 || port > 65535)
+    if (!colon || colon == addr || str_to_u64(str_of(colon + 1), &port) < 0 || port == 0 ||
+        port > 65535)
         return err_set(eb, ERR_INVALID, "Redis address '%s' is not HOST:PORT or unix:PATH", addr);
     struct str host = {addr, (size_t)(colon - addr)};
     if (host.n > 2 && host.p[0] == '[' && host.p[host.n - 1] == ']')

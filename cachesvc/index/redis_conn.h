@@ -3,8 +3,8 @@
  *   RESOLVE --> CONNECT --> LOGIN (AUTH, SELECT) --> UP
  *      ^  \--------\-----------\---lost, refused, no answer in time---> WAIT --backoff--> RESOLVE
  *
- * hiredis speaks the protocol; resolving, polling, timeouts and backoff are ours, because its own adapter
- * resolves names in place and knows no timeout. Nothing here ever blocks the loop.
+ * hiredis speaks the protocol; resolving, polling, timeouts and backoff are ours, because its own
+ * adapter resolves names in place and knows no timeout. Nothing here ever blocks the loop.
  * Thread: loop thread. */
 #pragma once
 
@@ -35,8 +35,8 @@ void redis_conn_close(struct redis_conn *c, uint32_t linger_ms, void (*cb)(void 
 
 bool redis_conn_is_up(const struct redis_conn *c);
 uint32_t redis_conn_outstanding(const struct redis_conn *c); /* commands without an answer yet */
-/* Exactly one cb for each command that was taken: reply is NULL when the connection was lost first, else valid
- * during the call. cb may be NULL. 0 or ERR_UNAVAILABLE. */
+/* Exactly one cb for each command that was taken: reply is NULL when the connection was lost first,
+ * else valid during the call. cb may be NULL. 0 or ERR_UNAVAILABLE. */
 typedef void (*redis_reply_cb)(void *arg, uint64_t tag, const struct redisReply *reply);
 int redis_conn_cmd(struct redis_conn *c, int argc, const char *const *argv, const size_t *len,
                    redis_reply_cb cb, void *arg, uint64_t tag);

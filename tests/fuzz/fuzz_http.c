@@ -1,7 +1,8 @@
 /* fuzz_http.c - bytes of a client through a whole HTTP server: one end of a socketpair, real loop.
  *
- * The first byte is the size of the pieces they arrive in. Whatever comes, each answer begins as one, no request
- * stays open, the connection ends, and a request in the clear afterwards is still served. */
+ * The first byte is the size of the pieces they arrive in. Whatever comes, each answer begins as
+ * one, no request stays open, the connection ends, and a request in the clear afterwards is still
+ * served. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,7 +25,8 @@ static void on_echo(struct http_req *r, void *arg) {
     struct str body = http_req_body(r);
     struct str q = http_req_query_get(r, "q");
     CHECK(body.n <= 4096 && http_req_path(r).n > 0);
-    CHECK(http_req_header(r, "transfer-encoding").p == NULL || http_req_header(r, "content-length").p == NULL);
+    CHECK(http_req_header(r, "transfer-encoding").p == NULL ||
+          http_req_header(r, "content-length").p == NULL);
     if (q.p && http_stream_begin(r, 200, "text/plain") == 0)
         (void)http_stream_write(r, body.p, body.n);
     if (q.p)
@@ -33,7 +35,8 @@ static void on_echo(struct http_req *r, void *arg) {
         http_reply(r, 200, "text/plain", body);
 }
 
-static const struct http_route routes[] = {{"GET", "/e*", on_echo, NULL}, {"POST", "/e*", on_echo, NULL}};
+static const struct http_route routes[] = {{"GET", "/e*", on_echo, NULL},
+                                           {"POST", "/e*", on_echo, NULL}};
 
 static void pull(struct world *w, int fd, bool *ret_eof) {
     uv_run(&w->loop, UV_RUN_NOWAIT);
@@ -80,16 +83,20 @@ static void on_closed(void *arg) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char clear[] = "POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok";
-    if (size < 1 || size > 60000) /* below the server's read-ahead, so that answers begin at out[0] */
+    if (size < 1 ||
+        size > 60000) /* below the server's read-ahead, so that answers begin at out[0] */
         return 0;
     struct world *w = calloc(1, sizeof(*w));
-    struct http_server_cfg cfg = {.routes = routes, .n_routes = ARRAY_LEN(routes), .max_head_bytes = 2048,
+    struct http_server_cfg cfg = {.routes = routes,
+                                  .n_routes = ARRAY_LEN(routes),
+                                  .max_head_bytes = 2048,
                                   .max_body_bytes = 4096};
     bool closed = false;
     CHECK(w && uv_loop_init(&w->loop) == 0 && http_server_open(&w->s, &w->loop, &cfg, NULL) == 0);
     talk(w, data + 1, size - 1, data[0] ? data[0] : 4096);
     talk(w, (const uint8_t *)clear, sizeof(clear) - 1, sizeof(clear));
-    CHECK(w->n > 20 && memcmp(w->out, "HTTP/1.1 200 OK", 15) == 0 && memcmp(w->out + w->n - 2, "ok", 2) == 0);
+    CHECK(w->n > 20 && memcmp(w->out, "HTTP/1.1 200 OK", 15) == 0 &&
+          memcmp(w->out + w->n - 2, "ok", 2) == 0);
     http_server_close(w->s, on_closed, &closed);
     while (uv_run(&w->loop, UV_RUN_NOWAIT)) {
     }

@@ -19,9 +19,10 @@ void node_fixture_init(struct node_fixture *f) {
     memset(f, 0, sizeof(*f));
     test_loop_setup(&f->tl);
     tmpdir_setup(&f->dir);
-    char *argv[] = {(char *)(uintptr_t)"node", (char *)(uintptr_t)"--listen=127.0.0.1:0",
-                    (char *)(uintptr_t)"--http-listen=127.0.0.1:0", NULL};
-    int rv = cfg_load(cachesvc_config_table(), &(struct cfg_prog){"node", ""}, &f->cfg, 3, argv, NULL, stdout, &eb);
+    char *argv[] = {(char *)(uintptr_t) "node", (char *)(uintptr_t) "--listen=127.0.0.1:0",
+                    (char *)(uintptr_t) "--http-listen=127.0.0.1:0", NULL};
+    int rv = cfg_load(cachesvc_config_table(), &(struct cfg_prog){"node", ""}, &f->cfg, 3, argv,
+                      NULL, stdout, &eb);
     if (rv != 0) {
         fprintf(stderr, "%s\n", eb.text);
         CHECK(rv == 0);
@@ -74,16 +75,23 @@ void node_fixture_fini(struct node_fixture *f) {
     tmpdir_teardown(&f->dir);
 }
 
-struct kv_client *node_fixture_client(struct node_fixture *f, enum msg_role role, const char *token) {
+struct kv_client *node_fixture_client(struct node_fixture *f, enum msg_role role,
+                                      const char *token) {
     char tcp[64], un[320];
     struct kv_client *c;
     struct errbuf eb;
     snprintf(tcp, sizeof(tcp), "127.0.0.1:%u", cachesvc_rpc_port(f->node));
     snprintf(un, sizeof(un), "unix:%s", f->unix_path);
     const char *addr = f->over_unix ? un : tcp;
-    struct kv_client_cfg cfg = {.addrs = &addr, .n_addrs = 1, .role = role, .token = token,
-                                .token_len = token ? strlen(token) : 0, .n_data_conns = 2, .name = "test",
-                                .backoff_min_ms = 5, .backoff_max_ms = 20};
+    struct kv_client_cfg cfg = {.addrs = &addr,
+                                .n_addrs = 1,
+                                .role = role,
+                                .token = token,
+                                .token_len = token ? strlen(token) : 0,
+                                .n_data_conns = 2,
+                                .name = "test",
+                                .backoff_min_ms = 5,
+                                .backoff_max_ms = 20};
     CHECK(kv_client_open(&c, &f->tl.loop, &cfg, &eb) == 0);
     return c;
 }
@@ -98,8 +106,11 @@ bool node_fixture_wait_up(struct node_fixture *f, struct kv_client *c) {
 
 void node_fixture_connect(struct node_fixture *f, enum msg_role role, const char *token) {
     static const char text[] = "block=32\ndtype=f16\nmodel=test\n";
-    struct kv_namespace ns = {.descriptor = text, .descriptor_len = sizeof(text) - 1, .payload_bytes = NODE_PAYLOAD,
-                              .n_ranges = NODE_RANGES, .range_bytes = NODE_RANGE_BYTES};
+    struct kv_namespace ns = {.descriptor = text,
+                              .descriptor_len = sizeof(text) - 1,
+                              .payload_bytes = NODE_PAYLOAD,
+                              .n_ranges = NODE_RANGES,
+                              .range_bytes = NODE_RANGE_BYTES};
     digest_sha256(text, sizeof(text) - 1, ns.digest);
     memcpy(f->ns_digest, ns.digest, 32);
     f->client = node_fixture_client(f, role, token);
@@ -152,7 +163,8 @@ static void on_put(void *arg, int rv, const struct kv_put_res *res) {
     c->done = true;
 }
 
-static int put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie, int *status) {
+static int put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie,
+                    int *status) {
     struct block_id *ids = calloc(first + n, sizeof(*ids));
     uint8_t *bytes = malloc((size_t)n * NODE_PAYLOAD);
     const uint8_t **payload = calloc(n, sizeof(*payload));
@@ -164,11 +176,19 @@ static int put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32
         payload[i] = bytes + (size_t)i * NODE_PAYLOAD;
         range_ptrs[i] = &ranges[i * NODE_RANGES];
         node_payload(tag, first + i, bytes + (size_t)i * NODE_PAYLOAD);
-        sums[i] = checksum_block(payload[i], NODE_RANGE_BYTES, NODE_RANGES, &ranges[i * NODE_RANGES]);
+        sums[i] =
+            checksum_block(payload[i], NODE_RANGE_BYTES, NODE_RANGES, &ranges[i * NODE_RANGES]);
         sums[i] ^= (int)i == lie;
     }
-    struct kv_put q = {.ns = f->ns, .chain = ids, .first = first, .n = n, .payload = payload, .checksum = sums,
-                       .range_checksums = range_ptrs, .urgent = true, .deadline_ms = DEADLINE_MS};
+    struct kv_put q = {.ns = f->ns,
+                       .chain = ids,
+                       .first = first,
+                       .n = n,
+                       .payload = payload,
+                       .checksum = sums,
+                       .range_checksums = range_ptrs,
+                       .urgent = true,
+                       .deadline_ms = DEADLINE_MS};
     struct call c = {.status = status, .n = n};
     struct kv_call *k;
     int rv = kv_client_put(f->client, &q, on_put, &c, &k);
@@ -206,7 +226,8 @@ static void pause_ms(struct node_fixture *f, uint32_t ms) {
 }
 
 /* A young node opens its slots bit by bit and says BUSY until then. */
-int node_put(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie, int *status) {
+int node_put(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie,
+             int *status) {
     int rv = 0;
     for (int i = 0; i < 500; i++) {
         rv = put_once(f, tag, first, n, lie, status);
@@ -243,7 +264,12 @@ int node_fetch(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n,
         status[i] = 1; /* no status yet */
     }
     struct call c = {.status = status, .n = n};
-    struct kv_fetch q = {.ns = f->ns, .chain = ids, .first = first, .n = n, .dst = dst, .deadline_ms = DEADLINE_MS,
+    struct kv_fetch q = {.ns = f->ns,
+                         .chain = ids,
+                         .first = first,
+                         .n = n,
+                         .dst = dst,
+                         .deadline_ms = DEADLINE_MS,
                          .on_block = on_fetch_block};
     struct kv_call *k;
     int rv = kv_client_fetch(f->client, &q, on_fetch, &c, &k);
@@ -283,7 +309,8 @@ uint32_t node_lookup(struct node_fixture *f, uint32_t tag, uint32_t n, uint32_t 
     CHECK(ids);
     node_chain(tag, ids, n);
     struct lookup_call c = {.client = f->client};
-    struct kv_lookup q = {.ns = f->ns, .chain = ids, .n = n, .flags = flags, .deadline_ms = DEADLINE_MS};
+    struct kv_lookup q = {
+        .ns = f->ns, .chain = ids, .n = n, .flags = flags, .deadline_ms = DEADLINE_MS};
     struct kv_call *k;
     CHECK(kv_client_lookup(f->client, &q, on_lookup, &c, &k) == 0);
     CHECK(test_loop_until(&f->tl, &c.done));
@@ -310,7 +337,8 @@ static void on_stats(void *arg, int rv, const char *text, const struct msg_stats
 struct msg_stats_res node_stats(struct node_fixture *f) {
     struct stats_call c = {0};
     struct kv_call *k;
-    CHECK(kv_client_stats(f->client, 0, &(struct msg_stats_req){0}, DEADLINE_MS, on_stats, &c, &k) == 0);
+    CHECK(kv_client_stats(f->client, 0, &(struct msg_stats_req){0}, DEADLINE_MS, on_stats, &c,
+                          &k) == 0);
     CHECK(test_loop_until(&f->tl, &c.done));
     CHECK(c.rv == 0);
     c.res.counters = NULL; /* lived in the callback only */

@@ -1,5 +1,6 @@
-/* Between a whole request and the last byte of its answer a node allocates nothing: Lookup, Touch and Fetch hits are
- * asked a thousand times over a bare socket, by a client that does not allocate either, and malloc is counted. */
+/* Between a whole request and the last byte of its answer a node allocates nothing: Lookup, Touch
+ * and Fetch hits are asked a thousand times over a bare socket, by a client that does not allocate
+ * either, and malloc is counted. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -37,7 +38,8 @@ struct fixture {
 };
 
 static void raw_open(struct raw *r, struct node_fixture *nf) {
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(cachesvc_rpc_port(nf->node)),
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_port = htons(cachesvc_rpc_port(nf->node)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     r->f = nf;
     r->have = 0;
@@ -48,7 +50,9 @@ static void raw_open(struct raw *r, struct node_fixture *nf) {
 
 static void raw_send(struct raw *r, uint16_t method, const struct buf *msg) {
     uint8_t out[WIRE_HDR_BYTES + 1024]; /* in one piece: two would wait for each other's ACK */
-    struct wire_hdr h = {.version = WIRE_VERSION, .method = method, .request_id = r->next_id++,
+    struct wire_hdr h = {.version = WIRE_VERSION,
+                         .method = method,
+                         .request_id = r->next_id++,
                          .msg_len = (uint32_t)msg->len};
     CHECK(msg->len <= sizeof(out) - WIRE_HDR_BYTES);
     wire_hdr_encode(&h, msg->data, out);
@@ -64,7 +68,8 @@ static struct wire_hdr raw_recv(struct raw *r) {
     for (;;) {
         int64_t more = wire_frame_read(&lim, r->in, r->have, &h);
         CHECK(more >= 0);
-        size_t want = more == 0 ? WIRE_HDR_BYTES + (size_t)h.msg_len + h.payload_len : r->have + (size_t)more;
+        size_t want =
+            more == 0 ? WIRE_HDR_BYTES + (size_t)h.msg_len + h.payload_len : r->have + (size_t)more;
         if (more == 0 && r->have == want)
             break;
         ssize_t k = recv(r->fd, r->in + r->have, want - r->have, MSG_DONTWAIT);
@@ -94,20 +99,25 @@ static void open_session(struct fixture *f) {
     struct msg_register_ns_res ns;
     uint8_t token[16];
     raw_open(&f->control, &f->nf);
-    ENCODE(f, hello_req, .version_min = 1, .version_max = 1, .role = MSG_ROLE_WORKER, .client_name = "raw");
+    ENCODE(f, hello_req, .version_min = 1, .version_max = 1, .role = MSG_ROLE_WORKER,
+           .client_name = "raw");
     raw_send(&f->control, WIRE_HELLO, f->msg);
     struct wire_hdr h = raw_recv(&f->control);
-    CHECK(wire_msg_hello_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len, &hello, &eb) == 0);
+    CHECK(wire_msg_hello_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len, &hello,
+                                    &eb) == 0);
     memcpy(token, hello.session_token.p, sizeof(token));
     raw_open(&f->data, &f->nf);
-    ENCODE(f, hello_req, .version_min = 1, .version_max = 1, .session_token = {token, sizeof(token)});
+    ENCODE(f, hello_req, .version_min = 1, .version_max = 1,
+           .session_token = {token, sizeof(token)});
     raw_send(&f->data, WIRE_HELLO, f->msg);
     raw_recv(&f->data);
-    ENCODE(f, register_ns_req, .digest = {f->nf.ns_digest, 32}, .descriptor = {(const uint8_t *)text, sizeof(text) - 1},
-           .payload_bytes = NODE_PAYLOAD, .n_ranges = NODE_RANGES, .range_bytes = NODE_RANGE_BYTES);
+    ENCODE(f, register_ns_req, .digest = {f->nf.ns_digest, 32},
+           .descriptor = {(const uint8_t *)text, sizeof(text) - 1}, .payload_bytes = NODE_PAYLOAD,
+           .n_ranges = NODE_RANGES, .range_bytes = NODE_RANGE_BYTES);
     raw_send(&f->control, WIRE_REGISTER_NS, f->msg);
     h = raw_recv(&f->control);
-    CHECK(wire_msg_register_ns_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len, &ns, &eb) == 0);
+    CHECK(wire_msg_register_ns_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len,
+                                          &ns, &eb) == 0);
     f->ns = ns.ns;
 }
 
@@ -145,7 +155,8 @@ static void lookup(struct fixture *f) {
            .flags = MSG_LOOKUP_F_TOUCH | MSG_LOOKUP_F_LEASE);
     raw_send(&f->control, WIRE_LOOKUP, f->msg);
     struct wire_hdr h = raw_recv(&f->control);
-    CHECK(wire_msg_lookup_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len, &res, &eb) == 0);
+    CHECK(wire_msg_lookup_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len, &res,
+                                     &eb) == 0);
     CHECK(res.n_prefix == N_BLOCKS && res.lease_count == N_BLOCKS);
     ENCODE(f, release_req, .lease_id = res.lease_id, .used = 1);
     raw_send(&f->control, WIRE_RELEASE, f->msg);
@@ -163,7 +174,8 @@ static void fetch(struct fixture *f) {
     for (uint32_t i = 0; i < N_BLOCKS; i++) {
         struct wire_hdr h = raw_recv(&f->data);
         bump_reset(&f->scratch);
-        CHECK(wire_msg_fetch_block_decode(&f->scratch, f->data.in + WIRE_HDR_BYTES, h.msg_len, &res, &eb) == 0);
+        CHECK(wire_msg_fetch_block_decode(&f->scratch, f->data.in + WIRE_HDR_BYTES, h.msg_len, &res,
+                                          &eb) == 0);
         CHECK(res.index == i && res.status == MSG_FETCH_OK && h.payload_len == NODE_PAYLOAD);
         CHECK(((h.flags & WIRE_F_END) != 0) == (i + 1 == N_BLOCKS));
     }

@@ -1,5 +1,5 @@
-/* The Redis index against the real redis-server: absent at start, killed, flushed, protected, too slow a ring.
- * Exit code 77 (skipped) where redis-server is not installed. */
+/* The Redis index against the real redis-server: absent at start, killed, flushed, protected, too
+ * slow a ring. Exit code 77 (skipped) where redis-server is not installed. */
 #include "cachesvc/index/index.h"
 
 #include <hiredis/hiredis.h>
@@ -55,9 +55,9 @@ static void start_redis(struct fixture *f, const char *password) {
     f->redis = fork();
     assert_true(f->redis >= 0);
     if (f->redis == 0) {
-        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", f->sock, "--save", "", "--appendonly",
-               "no", "--loglevel", "warning", "--logfile", "/dev/null", "--dir", f->dir.path, password ? "--requirepass" : (char *)NULL, password,
-               (char *)NULL);
+        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", f->sock, "--save", "",
+               "--appendonly", "no", "--loglevel", "warning", "--logfile", "/dev/null", "--dir",
+               f->dir.path, password ? "--requirepass" : (char *)NULL, password, (char *)NULL);
         _exit(127);
     }
 }
@@ -77,8 +77,14 @@ static int setup(void **state) {
     tmpdir_setup(&f->dir);
     tmpdir_join(&f->dir, "redis.sock", f->sock, sizeof(f->sock));
     snprintf(f->addr, sizeof(f->addr), "unix:%s", f->sock);
-    f->cfg = (struct index_redis_cfg){.loop = &f->tl.loop, .addr = f->addr, .node_id = 0x0207, .node_addr = "n7:7070",
-                                      .node_ttl_s = 1, .load = load, .scan = scan, .arg = f};
+    f->cfg = (struct index_redis_cfg){.loop = &f->tl.loop,
+                                      .addr = f->addr,
+                                      .node_id = 0x0207,
+                                      .node_addr = "n7:7070",
+                                      .node_ttl_s = 1,
+                                      .load = load,
+                                      .scan = scan,
+                                      .arg = f};
     *state = f;
     return 0;
 }
@@ -214,7 +220,8 @@ static void test_absent_at_start_then_published(void **state) {
     assert_true(test_loop_until_fn(&f->tl, none_is_there, f));
     f->n_held = 0;
     close_index(f);
-    assert_string_equal(get_text(f, "GET incipit:node:519", text, sizeof(text)), "(nil)"); /* leaves in peace */
+    assert_string_equal(get_text(f, "GET incipit:node:519", text, sizeof(text)),
+                        "(nil)"); /* leaves in peace */
 }
 
 static void test_killed_redis_gets_everything_again(void **state) {
@@ -280,7 +287,8 @@ static void on_beat(uv_timer_t *t) {
     ++*(uint32_t *)t->data;
 }
 
-/* A Redis that stands still costs nothing but its index: the loop turns on, and all is made good later. */
+/* A Redis that stands still costs nothing but its index: the loop turns on, and all is made good
+ * later. */
 static void test_stopped_redis_never_blocks_the_loop(void **state) {
     struct fixture *f = *state;
     uint32_t beats = 0;

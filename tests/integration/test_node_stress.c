@@ -1,8 +1,9 @@
 /* Several clients do everything at once to one small node: put, fetch, lookup with leases that are
- * given back or forgotten, cancel at any moment, vanish, evict, flush. Every byte that a fetch calls good must be the
- * one that was put; when all are gone nothing may be held: no lease, put, reference, session.
+ * given back or forgotten, cancel at any moment, vanish, evict, flush. Every byte that a fetch
+ * calls good must be the one that was put; when all are gone nothing may be held: no lease, put,
+ * reference, session.
  *
- *     test_node_stress [SEED [OPS]]      the seed is printed; the same seed gives the same requests */
+ *     test_node_stress [SEED [OPS]]      the seed is printed; the same seed, the same requests */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -80,7 +81,8 @@ static void on_block(void *arg, uint32_t i, int rv) {
         return;
     node_payload(o->tag, o->first + i, o->s->want);
     if (memcmp(o->dst[i], o->s->want, NODE_PAYLOAD) != 0)
-        fail_msg("seed %llu: chain %u block %u has wrong bytes", (unsigned long long)seed, o->tag, o->first + i);
+        fail_msg("seed %llu: chain %u block %u has wrong bytes", (unsigned long long)seed, o->tag,
+                 o->first + i);
     o->s->n_good++;
 }
 
@@ -108,8 +110,14 @@ static int start_put(struct op *o) {
         o->range_ptrs[i] = o->ranges[i];
         o->sums[i] = checksum_block(p, NODE_RANGE_BYTES, NODE_RANGES, o->ranges[i]);
     }
-    struct kv_put q = {.ns = s->ns[o->client], .chain = o->ids, .first = o->first, .n = o->n, .payload = o->src,
-                       .checksum = o->sums, .range_checksums = o->range_ptrs, .deadline_ms = 3000};
+    struct kv_put q = {.ns = s->ns[o->client],
+                       .chain = o->ids,
+                       .first = o->first,
+                       .n = o->n,
+                       .payload = o->src,
+                       .checksum = o->sums,
+                       .range_checksums = o->range_ptrs,
+                       .deadline_ms = 3000};
     return kv_client_put(s->clients[o->client], &q, on_put, o, &o->call);
 }
 
@@ -125,13 +133,22 @@ static int start_op(struct op *o) {
     if (o->kind == OP_FETCH) {
         for (uint32_t i = 0; i < o->n; i++)
             o->dst[i] = o->bytes + (size_t)i * NODE_PAYLOAD;
-        struct kv_fetch q = {.ns = s->ns[o->client], .chain = o->ids, .first = o->first, .n = o->n, .dst = o->dst,
-                             .deadline_ms = 3000, .on_block = on_block};
+        struct kv_fetch q = {.ns = s->ns[o->client],
+                             .chain = o->ids,
+                             .first = o->first,
+                             .n = o->n,
+                             .dst = o->dst,
+                             .deadline_ms = 3000,
+                             .on_block = on_block};
         return kv_client_fetch(s->clients[o->client], &q, on_fetch, o, &o->call);
     }
     o->keep_lease = rnd(s, 4) == 0; /* forgotten: it expires, or goes with its session */
-    struct kv_lookup q = {.ns = s->ns[o->client], .chain = o->ids, .n = CHAIN, .have = rnd(s, 3),
-                          .flags = MSG_LOOKUP_F_TOUCH | MSG_LOOKUP_F_LEASE, .deadline_ms = 3000};
+    struct kv_lookup q = {.ns = s->ns[o->client],
+                          .chain = o->ids,
+                          .n = CHAIN,
+                          .have = rnd(s, 3),
+                          .flags = MSG_LOOKUP_F_TOUCH | MSG_LOOKUP_F_LEASE,
+                          .deadline_ms = 3000};
     return kv_client_lookup(s->clients[o->client], &q, on_lookup, o, &o->call);
 }
 
@@ -162,7 +179,7 @@ static void evict_some(struct stress *s) {
     struct msg_flush_req all = {0};
     struct kv_client *c = s->clients[rnd(s, N_CLIENTS)];
     int rv = rnd(s, 200) ? kv_client_evict(c, 0, &m, 3000, on_evicted, &s->n_open, &k)
-                        : kv_client_flush(c, 0, &all, 3000, on_evicted, &s->n_open, &k);
+                         : kv_client_flush(c, 0, &all, 3000, on_evicted, &s->n_open, &k);
     s->n_open += rv == 0;
 }
 
@@ -234,8 +251,9 @@ static void test_everything_at_once(void **state) {
     assert_int_equal(st.sessions, 1); /* the one that asks */
     assert_int_equal(st.corrupt, 0);
     assert_int_equal(st.conflicts, 0);
-    printf("stored %llu, good %llu, found %llu, canceled %llu, evicted %llu\n", (unsigned long long)s->n_stored,
-           (unsigned long long)s->n_good, (unsigned long long)s->n_found, (unsigned long long)s->n_canceled,
+    printf("stored %llu, good %llu, found %llu, canceled %llu, evicted %llu\n",
+           (unsigned long long)s->n_stored, (unsigned long long)s->n_good,
+           (unsigned long long)s->n_found, (unsigned long long)s->n_canceled,
            (unsigned long long)st.evict_blocks);
     assert_true(s->n_stored > 0 && s->n_good > 0 && s->n_canceled > 0);
     assert_true(has_disk || st.evict_blocks > 0);

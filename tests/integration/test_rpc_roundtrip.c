@@ -59,7 +59,8 @@ static void all(const int *status, uint32_t n, int want) {
 /* Over a connection of its own, since numbers of the node are for administrators. */
 static struct msg_stats_res admin_stats(struct node_fixture *f) {
     struct kv_client *own = f->client;
-    f->client = node_fixture_client(f, MSG_ROLE_ADMIN, f->cfg.token_file[0] ? NODE_ADMIN_TOKEN : NULL);
+    f->client =
+        node_fixture_client(f, MSG_ROLE_ADMIN, f->cfg.token_file[0] ? NODE_ADMIN_TOKEN : NULL);
     assert_true(node_fixture_wait_up(f, f->client));
     struct msg_stats_res st = node_stats(f);
     node_fixture_close_client(f, f->client);
@@ -135,7 +136,7 @@ static void test_more_than_fits_evicts_leaves_first(void **state) {
     assert_true(s.evict_blocks > 0);
     assert_true(s.ram_used_bytes <= s.ram_bytes);
     uint32_t last = node_lookup(f, 19, 40, 0);
-    assert_int_equal(last, 40); /* the newest chain is whole */
+    assert_int_equal(last, 40);                /* the newest chain is whole */
     for (uint32_t tag = 10; tag < 20; tag++) { /* what is left of a chain is its beginning */
         uint32_t n = node_lookup(f, tag, 40, 0);
         assert_int_equal(node_fetch(f, tag, 0, 40, st), 0);
@@ -176,11 +177,13 @@ static void test_evict_and_flush(void **state) {
     assert_int_equal(c.res.bytes, 4 * NODE_PAYLOAD);
     assert_int_equal(node_lookup(f, 5, 8, 0), 4);
     c = (struct admin_call){0};
-    assert_int_equal(kv_client_evict(f->client, 0, &(struct msg_evict_req){0}, 5000, on_evict, &c, &k), 0);
+    assert_int_equal(
+        kv_client_evict(f->client, 0, &(struct msg_evict_req){0}, 5000, on_evict, &c, &k), 0);
     assert_true(test_loop_until(&f->tl, &c.done));
     assert_int_equal(c.rv, ERR_INVALID); /* no condition at all would be Flush */
     c = (struct admin_call){0};
-    assert_int_equal(kv_client_flush(f->client, 0, &(struct msg_flush_req){0}, 5000, on_evict, &c, &k), 0);
+    assert_int_equal(
+        kv_client_flush(f->client, 0, &(struct msg_flush_req){0}, 5000, on_evict, &c, &k), 0);
     assert_true(test_loop_until(&f->tl, &c.done));
     assert_int_equal(c.res.blocks, 4);
     assert_int_equal(node_lookup(f, 5, 8, 0), 0);
@@ -260,7 +263,8 @@ static void test_later_methods_are_unimplemented(void **state) {
     struct admin_call c = {0};
     struct kv_call *k;
     int st[1];
-    assert_int_equal(kv_client_pin(f->client, 0, &(struct msg_pin_req){0}, 5000, on_pin, &c, &k), 0);
+    assert_int_equal(kv_client_pin(f->client, 0, &(struct msg_pin_req){0}, 5000, on_pin, &c, &k),
+                     0);
     assert_true(test_loop_until(&f->tl, &c.done));
     assert_int_equal(c.rv, ERR_UNIMPLEMENTED);
     assert_int_equal(node_put(f, 7, 0, 1, -1, st), 0); /* and the session goes on */
@@ -275,7 +279,8 @@ static void test_roles(void **state) {
     node_fixture_start(f);
     node_fixture_connect(f, MSG_ROLE_WORKER, NODE_TOKEN);
     assert_int_equal(node_put(f, 8, 0, 2, -1, st), 0);
-    assert_int_equal(kv_client_flush(f->client, 0, &(struct msg_flush_req){0}, 5000, on_evict, &c, &k), 0);
+    assert_int_equal(
+        kv_client_flush(f->client, 0, &(struct msg_flush_req){0}, 5000, on_evict, &c, &k), 0);
     assert_true(test_loop_until(&f->tl, &c.done));
     assert_int_equal(c.rv, ERR_DENIED);
     assert_int_equal(node_lookup(f, 8, 2, 0), 2); /* a worker flushes nothing */
@@ -351,8 +356,8 @@ static void test_restart_keeps_the_disk_tier(void **state) {
     assert_int_equal(node_lookup(f, 9, 24, MSG_LOOKUP_F_TOUCH), 24);
     assert_int_equal(node_fetch(f, 9, 0, 24, st), 0);
     all(st, 24, 0);
-    /* Promoted, once the RAM tier has room: it opens as its memory is touched in the background, and until then
-     * disk reads go through the reserve. */
+    /* Promoted, once the RAM tier has room: it opens as its memory is touched in the background,
+     * and until then disk reads go through the reserve. */
     for (int i = 0; i < 500 && node_stats(f).blocks_ram == 0; i++) {
         uv_sleep(10);
         assert_int_equal(node_fetch(f, 9, 0, 24, st), 0);
@@ -413,7 +418,11 @@ static void test_fetch_limit_is_busy(void **state) {
     for (int i = 0; i < CALLS; i++) {
         for (int b = 0; b < N; b++)
             dst[i][b] = bytes[i][b];
-        struct kv_fetch q = {.ns = f->ns, .chain = ids, .n = N, .dst = dst[i], .deadline_ms = 5000,
+        struct kv_fetch q = {.ns = f->ns,
+                             .chain = ids,
+                             .n = N,
+                             .dst = dst[i],
+                             .deadline_ms = 5000,
                              .on_block = on_some_block};
         assert_int_equal(kv_client_fetch(f->client, &q, on_some_fetch, &c[i], &k), 0);
     }
@@ -450,8 +459,13 @@ static void test_vanished_client_leaves_nothing(void **state) {
         range_ptrs[i] = ranges;
     }
     memset(ranges, 0, sizeof(ranges));
-    struct kv_put q = {.ns = f->ns, .chain = ids, .n = N, .payload = payload, .checksum = sums,
-                       .range_checksums = range_ptrs, .deadline_ms = 5000};
+    struct kv_put q = {.ns = f->ns,
+                       .chain = ids,
+                       .n = N,
+                       .payload = payload,
+                       .checksum = sums,
+                       .range_checksums = range_ptrs,
+                       .deadline_ms = 5000};
     for (int turns = 0; turns < 12; turns++) {
         struct kv_call *k;
         int rv = 1;
@@ -477,10 +491,12 @@ static void http_get(struct node_fixture *f, const char *path, char *ret, size_t
     char req[128];
     size_t n = 0;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(cachesvc_http_port(f->node)),
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_port = htons(cachesvc_http_port(f->node)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
-    int len = snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
+    int len =
+        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
     assert_int_equal(send(fd, req, (size_t)len, MSG_NOSIGNAL), len);
     for (;;) {
         ssize_t k = recv(fd, ret + n, cap - 1 - n, MSG_DONTWAIT);

@@ -9,9 +9,8 @@ static uint64_t fake_wall(const struct clock *c) {
 }
 
 void fake_clock_init(struct fake_clock *fc) {
-    *fc = (struct fake_clock){.clk = {fake_mono, fake_wall},
-                              .mono_ns = NS_PER_S,
-                              .wall_ns = 1767225600ull * NS_PER_S};
+    *fc = (struct fake_clock){
+        .clk = {fake_mono, fake_wall}, .mono_ns = NS_PER_S, .wall_ns = 1767225600ull * NS_PER_S};
 }
 
 void fake_clock_advance_ms(struct fake_clock *fc, uint64_t ms) {

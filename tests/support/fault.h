@@ -1,7 +1,8 @@
 /* fault.h - fails the n-th allocation of our own code, and counts them all.
  *
- * Linked with -Wl,--wrap=malloc and so on (test_fault_dep), which redirects the calls in our object files and
- * static libraries, not those inside shared libraries; the sanitizers' allocators stay below. */
+ * Linked with -Wl,--wrap=malloc and so on (test_fault_dep), which redirects the calls in our object
+ * files and static libraries, not those inside shared libraries; the sanitizers' allocators stay
+ * below. */
 #pragma once
 
 #include "common/compiler.h"

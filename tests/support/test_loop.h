@@ -1,4 +1,5 @@
-/* test_loop.h - a libuv loop for tests that fails, naming them, when handles are still alive at the end.
+/* test_loop.h - a libuv loop for tests that fails, naming them, when handles are still alive at the
+ * end.
  *
  *     struct test_loop tl;
  *     test_loop_setup(&tl); ... test_loop_until(&tl, &flag); ... test_loop_teardown(&tl);
@@ -16,7 +17,8 @@ struct test_loop {
 };
 
 void test_loop_setup(struct test_loop *t);
-/* Runs the loop until it is empty, at most 10 s, then closes it; prints what is still open and aborts. */
+/* Runs the loop until it is empty, at most 10 s, then closes it; prints what is still open and
+ * aborts. */
 void test_loop_teardown(struct test_loop *t);
 /* Turns the loop until *flag (false: 10 s passed). */
 bool test_loop_until(struct test_loop *t, const bool *flag);

@@ -29,7 +29,9 @@ static void test_roles_and_tokens(void **state) {
     (void)state;
     struct auth a = {0};
     struct errbuf eb;
-    assert_int_equal(load(&a, "worker   worker-token-0123\n\nadmin admin-token-012345\r\nreader reader-token-0123 " DIGEST_A "\n",
+    assert_int_equal(load(&a,
+                          "worker   worker-token-0123\n\nadmin admin-token-012345\r\nreader "
+                          "reader-token-0123 " DIGEST_A "\n",
                           &eb),
                      0);
     assert_int_equal(a.n, 3);
@@ -102,8 +104,10 @@ static void test_namespace_handles(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roles_and_tokens),      cmocka_unit_test(test_no_tokens_opens_every_role),
-        cmocka_unit_test(test_namespaces_of_a_token), cmocka_unit_test(test_bad_files_name_the_line),
+        cmocka_unit_test(test_roles_and_tokens),
+        cmocka_unit_test(test_no_tokens_opens_every_role),
+        cmocka_unit_test(test_namespaces_of_a_token),
+        cmocka_unit_test(test_bad_files_name_the_line),
         cmocka_unit_test(test_namespace_handles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Block ids against tests/golden/block_id.json, which tests/golden/block_id.py computes from the definition. */
+/* Block ids against tests/golden/block_id.json, which tests/golden/block_id.py computes from the
+ * definition. */
 #include "common/block_id.h"
 
 #include <setjmp.h>
@@ -47,7 +48,8 @@ static void check_case(const struct json_t *c, const uint8_t *ns_digest) {
     for (size_t i = 0; i < json_count(want_ids); i++) {
         unhex(json_item(want_ids, i), want);
         assert_memory_equal(ids[i].b, want, 32);
-        block_chain_next(d, &cfg, tok + i * cfg.block_tok, i, one); /* block by block gives the same */
+        block_chain_next(d, &cfg, tok + i * cfg.block_tok, i,
+                         one); /* block by block gives the same */
         assert_true(block_id_equal(&ids[i], &one[i]));
     }
     digest_free(d);

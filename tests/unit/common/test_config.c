@@ -28,7 +28,7 @@ static int load(struct toy_config *c, struct errbuf *eb, FILE *out, const char *
                     (char *const *)(uintptr_t)envp, out, eb);
 }
 #define LOAD(c, eb, envp, ...)                                                                     \
-    load((c), (eb), stdout, (envp), ARRAY_LEN(((const char *[]){"toy", ##__VA_ARGS__})),                 \
+    load((c), (eb), stdout, (envp), ARRAY_LEN(((const char *[]){"toy", ##__VA_ARGS__})),           \
          (const char *[]){"toy", ##__VA_ARGS__, NULL})
 
 static void test_defaults(void **state) {
@@ -51,13 +51,16 @@ static void test_stronger_source_wins(void **state) {
     struct tmpdir d;
     char path[512], arg[600];
     tmpdir_setup(&d);
-    const char ini[] = "; a file\nlisten-port = 1000\nram_bytes = 2m\nratio = 0.25\ncache = a, b\nmodel = from-file\n";
+    const char ini[] = "; a file\nlisten-port = 1000\nram_bytes = 2m\nratio = 0.25\ncache = a, "
+                       "b\nmodel = from-file\n";
     tmpdir_write(&d, "x.ini", ini, sizeof(ini) - 1);
     snprintf(arg, sizeof(arg), "--config=%s", tmpdir_join(&d, "x.ini", path, sizeof(path)));
-    const char *envp[] = {"INCIPIT_RAM_BYTES=3m", "INCIPIT_LISTEN_PORT=2000", "INCIPIT_OTHER=x", "INCIPIT_CACHE=c", NULL};
+    const char *envp[] = {"INCIPIT_RAM_BYTES=3m", "INCIPIT_LISTEN_PORT=2000", "INCIPIT_OTHER=x",
+                          "INCIPIT_CACHE=c", NULL};
     struct toy_config c;
     struct errbuf eb;
-    assert_int_equal(LOAD(&c, &eb, envp, arg, "--listen-port", "3000", "--verbose", "--fetch=never"), 0);
+    assert_int_equal(
+        LOAD(&c, &eb, envp, arg, "--listen-port", "3000", "--verbose", "--fetch=never"), 0);
     assert_int_equal(c.listen_port, 3000);   /* command line over environment over file */
     assert_int_equal(c.ram_bytes, 3u << 20); /* environment over file */
     assert_true(c.ratio == 0.25);
@@ -74,7 +77,8 @@ static void test_list_and_bool_forms(void **state) {
     (void)state;
     struct toy_config c;
     struct errbuf eb;
-    assert_int_equal(LOAD(&c, &eb, NULL, "--cache", "a", "--cache=b,c", "--verbose=on", "--no-verbose"), 0);
+    assert_int_equal(
+        LOAD(&c, &eb, NULL, "--cache", "a", "--cache=b,c", "--verbose=on", "--no-verbose"), 0);
     assert_int_equal(c.cache.n, 3);
     assert_string_equal(c.cache.v[2], "c");
     assert_false(c.verbose);
@@ -90,7 +94,7 @@ static void expect_error(const char *want, size_t argc, const char *const *argv,
         fail_msg("'%s' lacks '%s'", eb.text, want);
 }
 #define EXPECT_ERROR(want, ...)                                                                    \
-    expect_error((want), ARRAY_LEN(((const char *[]){"toy", __VA_ARGS__})),                              \
+    expect_error((want), ARRAY_LEN(((const char *[]){"toy", __VA_ARGS__})),                        \
                  (const char *[]){"toy", __VA_ARGS__, NULL}, NULL)
 
 static void test_errors_name_the_option(void **state) {
@@ -169,7 +173,8 @@ static void test_dump_with_comments_removed_loads(void **state) {
     tmpdir_write(&d, "x.ini", live, m);
     struct toy_config c;
     struct errbuf eb;
-    assert_int_equal(LOAD(&c, &eb, NULL, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path))), 0);
+    assert_int_equal(LOAD(&c, &eb, NULL, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path))),
+                     0);
     assert_int_equal(c.ram_bytes, 1u << 30);
     cfg_free(toy_config_table(), &c);
     free(live);

@@ -58,7 +58,8 @@ static void test_insert_find_remove(void **state) {
     drop(f);
 }
 
-/* A long random walk beside a plain array of what must be in it: backward shift is easy to get wrong. */
+/* A long random walk beside a plain array of what must be in it: backward shift is easy to get
+ * wrong. */
 static void test_random_walk_against_a_model(void **state) {
     (void)state;
     struct fixture *f = make(300);

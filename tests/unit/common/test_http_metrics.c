@@ -49,11 +49,17 @@ static int setup(void **state) {
     metric_init(toy_metrics_table(), &f->m);
     f->is_live = f->is_ready = true;
     f->source = (struct http_metrics_source){toy_metrics_table(), &f->m, "node=\"1\"", refresh, f};
-    struct http_metrics_cfg mc = {.sources = &f->source, .n_sources = 1, .live = live, .ready = ready, .arg = f,
-                                  .tick_ms = 1, .max_gap_ms = 50};
+    struct http_metrics_cfg mc = {.sources = &f->source,
+                                  .n_sources = 1,
+                                  .live = live,
+                                  .ready = ready,
+                                  .arg = f,
+                                  .tick_ms = 1,
+                                  .max_gap_ms = 50};
     assert_int_equal(http_metrics_open(&f->hm, &f->tl.loop, &mc), 0);
     http_metrics_routes(f->hm, f->routes);
-    struct http_server_cfg hc = {.host = "127.0.0.1", .routes = f->routes, .n_routes = HTTP_METRICS_ROUTES};
+    struct http_server_cfg hc = {
+        .host = "127.0.0.1", .routes = f->routes, .n_routes = HTTP_METRICS_ROUTES};
     assert_int_equal(http_server_open(&f->s, &f->tl.loop, &hc, &eb), 0);
     *state = f;
     return 0;
@@ -73,10 +79,12 @@ static const char *get(struct fixture *f, const char *path) {
     char req[128];
     size_t n = 0;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(http_server_port(f->s)),
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_port = htons(http_server_port(f->s)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
-    int len = snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
+    int len =
+        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
     assert_int_equal(send(fd, req, (size_t)len, MSG_NOSIGNAL), len);
     for (;;) {
         ssize_t k = recv(fd, f->text + n, sizeof(f->text) - 1 - n, MSG_DONTWAIT);
@@ -123,7 +131,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_metrics, setup, teardown),
         cmocka_unit_test_setup_teardown(test_health_and_readiness, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_loop_that_stood_still_is_not_healthy, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_loop_that_stood_still_is_not_healthy, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,10 +52,8 @@ static void on_hold(struct http_req *r, void *arg) {
 }
 
 static const struct http_route routes_template[] = {
-    {"GET", "/hello", on_hello, NULL},
-    {"POST", "/echo", on_echo, NULL},
-    {"GET", "/hold", on_hold, NULL},
-    {"POST", "/hold", on_hold, NULL},
+    {"GET", "/hello", on_hello, NULL},  {"POST", "/echo", on_echo, NULL},
+    {"GET", "/hold", on_hold, NULL},    {"POST", "/hold", on_hold, NULL},
     {"GET", "/tree/*", on_hello, NULL},
 };
 
@@ -81,8 +79,8 @@ static struct fixture *open_fixture(struct http_server_cfg cfg) {
 }
 
 static int setup(void **state) {
-    *state = open_fixture((struct http_server_cfg){.max_head_bytes = 1024, .max_body_bytes = 64,
-                                                   .max_unsent_bytes = 4096, .max_conns = 8});
+    *state = open_fixture((struct http_server_cfg){
+        .max_head_bytes = 1024, .max_body_bytes = 64, .max_unsent_bytes = 4096, .max_conns = 8});
     return 0;
 }
 
@@ -96,7 +94,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* --- a client on a plain socket ---------------------------------------------------------------------- */
+/* --- a client on a plain socket
+ * ---------------------------------------------------------------------- */
 
 struct client {
     struct fixture *f;
@@ -111,7 +110,8 @@ static void client_open(struct client *c, struct fixture *f) {
     memset(c, 0, sizeof(*c));
     c->f = f;
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(http_server_port(f->s)),
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_port = htons(http_server_port(f->s)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(c->fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
 }
@@ -177,7 +177,8 @@ static void one_shot(struct fixture *f, const char *request, const char *want) {
     client_close(&c);
 }
 
-/* --- tests --------------------------------------------------------------------------------------------- */
+/* --- tests
+ * --------------------------------------------------------------------------------------------- */
 
 static void test_keep_alive_serves_two(void **state) {
     struct client c;
@@ -197,11 +198,14 @@ static void test_keep_alive_serves_two(void **state) {
 static void test_pipelined_requests_are_answered_in_order(void **state) {
     struct client c;
     client_open(&c, *state);
-    client_send(&c, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\noneGET /hello?q=two HTTP/1.1\r\nHost: x\r\n\r\n"
-                    "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nthr\r\n2;x=y\r\nee\r\n0\r\nT: v\r\n\r\n"
+    client_send(&c, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\noneGET "
+                    "/hello?q=two HTTP/1.1\r\nHost: x\r\n\r\n"
+                    "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                    "chunked\r\n\r\n3\r\nthr\r\n2;x=y\r\nee\r\n0\r\nT: v\r\n\r\n"
                     "GET /hello?q=four HTTP/1.1\r\nHost: x\r\n\r\n");
     client_expect(&c, "\r\n\r\nfour");
-    const char *a = strstr(c.in, "\r\n\r\none"), *b = strstr(c.in, "\r\n\r\ntwo"), *d = strstr(c.in, "\r\n\r\nthree");
+    const char *a = strstr(c.in, "\r\n\r\none"), *b = strstr(c.in, "\r\n\r\ntwo"),
+               *d = strstr(c.in, "\r\n\r\nthree");
     assert_true(a && b && d && a < b && b < d);
     client_close(&c);
 }
@@ -224,7 +228,8 @@ static void test_byte_by_byte(void **state) {
 static void test_head_has_no_body(void **state) {
     struct client c;
     client_open(&c, *state);
-    client_send(&c, "HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hello?q=end HTTP/1.1\r\nHost: x\r\n\r\n");
+    client_send(
+        &c, "HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hello?q=end HTTP/1.1\r\nHost: x\r\n\r\n");
     client_expect(&c, "end");
     assert_non_null(strstr(c.in, "Content-Length: 5\r\n"));
     assert_null(strstr(c.in, "hello\r"));
@@ -252,15 +257,23 @@ static void test_refusals(void **state) {
          "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
          "HTTP/1.1 413"},
         /* smuggling */
-        {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+         "HTTP/1.1 400"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n0\r\n\r\n",
+         "HTTP/1.1 400"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+         "HTTP/1.1 400"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n0\r\n\r\n",
+         "HTTP/1.1 400"},
         {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"},
         {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc", "HTTP/1.1 400"},
         {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\nabc", "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: tea\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 417"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+         "HTTP/1.1 400"},
+        {"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: tea\r\nContent-Length: 3\r\n\r\nabc",
+         "HTTP/1.1 417"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         one_shot(f, cases[i].request, cases[i].want);
@@ -277,8 +290,9 @@ static void test_refusal_ends_the_connection(void **state) {
     struct fixture *f = *state;
     struct client c;
     client_open(&c, f);
-    client_send(&c, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nabcde"
-                    "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    client_send(
+        &c, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nabcde"
+            "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
     client_expect(&c, "HTTP/1.1 400");
     client_expect_eof(&c);
     assert_non_null(strstr(c.in, "Connection: close"));
@@ -289,7 +303,8 @@ static void test_refusal_ends_the_connection(void **state) {
 static void test_expect_continue(void **state) {
     struct client c;
     client_open(&c, *state);
-    client_send(&c, "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    client_send(
+        &c, "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
     client_expect(&c, "HTTP/1.1 100 Continue\r\n\r\n");
     client_send(&c, "abc");
     client_expect(&c, "\r\n\r\nabc");
@@ -320,7 +335,8 @@ static void test_stream_chunks_and_next_request(void **state) {
     struct fixture *f = *state;
     struct client c;
     hold(f, &c);
-    client_send(&c, "GET /hello?q=next HTTP/1.1\r\nHost: x\r\n\r\n"); /* waits for the stream's end */
+    client_send(&c,
+                "GET /hello?q=next HTTP/1.1\r\nHost: x\r\n\r\n"); /* waits for the stream's end */
     http_stream_on_drained(f->held, on_drained, f);
     assert_int_equal(http_stream_begin(f->held, 200, "text/event-stream"), 0);
     assert_int_equal(http_stream_write(f->held, "data: 1\n\n", 9), 0);
@@ -344,7 +360,8 @@ static void test_stream_backpressure_is_busy(void **state) {
     assert_int_equal(http_stream_begin(f->held, 200, NULL), 0);
     int rv = 0;
     for (int i = 0; i < 64 && rv == 0; i++)
-        rv = http_stream_write(f->held, big, i < 40 ? sizeof(big) : 10); /* the client does not read */
+        rv = http_stream_write(f->held, big,
+                               i < 40 ? sizeof(big) : 10); /* the client does not read */
     assert_int_equal(rv, ERR_BUSY);
     http_stream_abort(f->held);
     client_close(&c);
@@ -436,8 +453,8 @@ static void test_close_waits_for_open_requests(void **state) {
 
 static void test_slow_head_and_body_time_out(void **state) {
     (void)state;
-    struct fixture *f = open_fixture((struct http_server_cfg){.head_timeout_ms = 20, .body_timeout_ms = 20,
-                                                              .idle_timeout_ms = 30});
+    struct fixture *f = open_fixture((struct http_server_cfg){
+        .head_timeout_ms = 20, .body_timeout_ms = 20, .idle_timeout_ms = 30});
     one_shot(f, "GET /hel", "HTTP/1.1 408");
     one_shot(f, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab", "HTTP/1.1 408");
     struct client c;
@@ -449,13 +466,15 @@ static void test_slow_head_and_body_time_out(void **state) {
     teardown(&st);
 }
 
-/* The n-th allocation fails, for every n: the client gets an answer or a closed connection, the next one is served. */
+/* The n-th allocation fails, for every n: the client gets an answer or a closed connection, the
+ * next one is served. */
 static void test_every_allocation_may_fail(void **state) {
     struct fixture *f = *state;
     for (uint64_t n = 0;; n++) {
         struct client c;
         client_open(&c, f);
-        client_send(&c, "POST /echo?x=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        client_send(&c, "POST /echo?x=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                        "chunked\r\nConnection: close\r\n\r\n"
                         "3\r\nabc\r\n0\r\n\r\n");
         fault_arm(n);
         client_expect_eof(&c);

@@ -9,7 +9,8 @@ static void test_parse_and_walk(void **state) {
     (void)state;
     struct errbuf eb;
     CLEANUP(json_freep) struct json_t *j = NULL;
-    assert_int_equal(json_parse(STR("{\"b\":[1,2.5,true,null,\"x\\u00e4\"],\"a\":-7}"), &j, &eb), 0);
+    assert_int_equal(json_parse(STR("{\"b\":[1,2.5,true,null,\"x\\u00e4\"],\"a\":-7}"), &j, &eb),
+                     0);
     const struct json_t *b = json_member(j, "b");
     assert_int_equal(json_kind(b), JSON_KIND_ARRAY);
     assert_int_equal(json_count(b), 5);
@@ -29,7 +30,8 @@ static void test_parse_and_walk(void **state) {
 
 static void test_refuses(void **state) {
     (void)state;
-    static const char *const bad[] = {"", "{", "{\"a\":1,\"a\":2}", "[\"\xff\"]", "[1] x", "[99999999999999999999]", "nope"};
+    static const char *const bad[] = {
+        "", "{", "{\"a\":1,\"a\":2}", "[\"\xff\"]", "[1] x", "[99999999999999999999]", "nope"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct errbuf eb = {{0}};
         struct json_t *j = NULL;

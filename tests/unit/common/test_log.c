@@ -19,8 +19,12 @@ static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof(*f));
     fake_clock_init(&f->fc);
     assert_int_equal(pipe(f->fds), 0);
-    struct log_cfg cfg = {.prog = "toy", .clk = &f->fc.clk, .fd = f->fds[1], .level = LOG_LEVEL_INFO,
-                          .burst = 2, .sync = true};
+    struct log_cfg cfg = {.prog = "toy",
+                          .clk = &f->fc.clk,
+                          .fd = f->fds[1],
+                          .level = LOG_LEVEL_INFO,
+                          .burst = 2,
+                          .sync = true};
     assert_int_equal(log_new(&f->l, &cfg), 0);
     *state = f;
     return 0;
@@ -45,10 +49,12 @@ static void test_line_form(void **state) {
     struct fixture *f = *state;
     log_debug(f->l, "below the level", "x=%d", 1);
     log_warn(f->l, "disk read failed", "slot=%u err='%s'", 7u, "bad\nthing\x1b");
-    assert_string_equal(drain(f), "ts=2026-01-01T00:00:00.000Z level=warn prog=toy event=\"disk read failed\" "
-                                  "slot=7 err='bad\\x0athing\\x1b'\n");
+    assert_string_equal(
+        drain(f), "ts=2026-01-01T00:00:00.000Z level=warn prog=toy event=\"disk read failed\" "
+                  "slot=7 err='bad\\x0athing\\x1b'\n");
     log_info(f->l, "plain");
-    assert_string_equal(drain(f), "ts=2026-01-01T00:00:00.000Z level=info prog=toy event=\"plain\"\n");
+    assert_string_equal(drain(f),
+                        "ts=2026-01-01T00:00:00.000Z level=info prog=toy event=\"plain\"\n");
     log_info(NULL, "swallowed", "x=%d", 1);
 }
 

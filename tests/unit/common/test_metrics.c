@@ -13,7 +13,8 @@ static const struct metric_buckets three = {3, {0.5, 1, 10}};
     X(used_bytes, GAUGE, "bytes")                                                                  \
     X(share, FGAUGE, "share", .name = "vllm:kv_cache_usage_perc")                                  \
     X(seconds, HISTO, "time", .buckets = &three)                                                   \
-    X(ttft, HISTO, "ttft", .name = "vllm:time_to_first_token_seconds", .buckets = &metric_buckets_vllm_ttft)
+    X(ttft, HISTO, "ttft", .name = "vllm:time_to_first_token_seconds",                             \
+      .buckets = &metric_buckets_vllm_ttft)
 struct toy_metrics {
     METRIC_FIELDS(TOY_METRICS)
 };
@@ -42,15 +43,17 @@ static void test_render(void **state) {
     metric_render(toy_metrics_table(), &m, "model=\"x\"", &b);
     has(&b, "# HELP incipit_toy_fetch_total fetches\n# TYPE incipit_toy_fetch_total counter\n"
             "incipit_toy_fetch_total{model=\"x\"} 5\n");
-    has(&b, "# TYPE incipit_tokens_total counter\nincipit_tokens_total{model=\"x\",source=\"local\"} 0\n"
+    has(&b, "# TYPE incipit_tokens_total "
+            "counter\nincipit_tokens_total{model=\"x\",source=\"local\"} 0\n"
             "incipit_tokens_total{model=\"x\",source=\"remote\"} 9\n");
     has(&b, "incipit_toy_used_bytes{model=\"x\"} -5\n");
     has(&b, "# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{model=\"x\"} 0.25\n");
-    has(&b, "incipit_toy_seconds_bucket{model=\"x\",le=\"0.5\"} 1\n"
-            "incipit_toy_seconds_bucket{model=\"x\",le=\"1.0\"} 2\n"
-            "incipit_toy_seconds_bucket{model=\"x\",le=\"10.0\"} 2\n"
-            "incipit_toy_seconds_bucket{model=\"x\",le=\"+Inf\"} 3\n"
-            "incipit_toy_seconds_sum{model=\"x\"} 12.25\nincipit_toy_seconds_count{model=\"x\"} 3\n");
+    has(&b,
+        "incipit_toy_seconds_bucket{model=\"x\",le=\"0.5\"} 1\n"
+        "incipit_toy_seconds_bucket{model=\"x\",le=\"1.0\"} 2\n"
+        "incipit_toy_seconds_bucket{model=\"x\",le=\"10.0\"} 2\n"
+        "incipit_toy_seconds_bucket{model=\"x\",le=\"+Inf\"} 3\n"
+        "incipit_toy_seconds_sum{model=\"x\"} 12.25\nincipit_toy_seconds_count{model=\"x\"} 3\n");
     has(&b, "vllm:time_to_first_token_seconds_bucket{model=\"x\",le=\"0.06\"} 0\n"
             "vllm:time_to_first_token_seconds_bucket{model=\"x\",le=\"0.08\"} 1\n");
     strbuf_clear(&b);
@@ -60,8 +63,9 @@ static void test_render(void **state) {
     strbuf_fini(&b);
 }
 
-/* A second table over the same struct, as the worker's vLLM names are: its rows name no edges, and the scrape once
- * cut the histograms to the default edges, with everything slower than the 18th edge missing from the count. */
+/* A second table over the same struct, as the worker's vLLM names are: its rows name no edges, and
+ * the scrape once cut the histograms to the default edges, with everything slower than the 18th
+ * edge missing from the count. */
 #define ALIAS_METRICS(X) X(seconds, HISTO, "time", .name = "other:seconds")
 static const struct metric_table *alias_table(void) {
     typedef struct toy_metrics metric_self_;
@@ -103,8 +107,9 @@ static void test_label_escape(void **state) {
 
 static void test_buckets_ascend(void **state) {
     (void)state;
-    const struct metric_buckets *all[] = {&metric_buckets_vllm_ttft, &metric_buckets_vllm_itl, &metric_buckets_vllm_request,
-                                          &metric_buckets_vllm_tokens, &metric_buckets_rpc};
+    const struct metric_buckets *all[] = {&metric_buckets_vllm_ttft, &metric_buckets_vllm_itl,
+                                          &metric_buckets_vllm_request, &metric_buckets_vllm_tokens,
+                                          &metric_buckets_rpc};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         for (uint32_t j = 1; j < all[i]->n; j++)
             assert_true(all[i]->le[j] > all[i]->le[j - 1]);

@@ -164,9 +164,12 @@ static void test_clocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bump),          cmocka_unit_test(test_err_wraps_and_names),
-        cmocka_unit_test(test_list),          cmocka_unit_test(test_sm_allows_and_aborts),
-        cmocka_unit_test(test_wire_cur_error_sticks), cmocka_unit_test(test_clocks),
+        cmocka_unit_test(test_bump),
+        cmocka_unit_test(test_err_wraps_and_names),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_sm_allows_and_aborts),
+        cmocka_unit_test(test_wire_cur_error_sticks),
+        cmocka_unit_test(test_clocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,14 +65,17 @@ struct child {
 
 static void spawn(struct child *c, const char *const *args) {
     int fds[2];
-    static const struct svc_ops ops = {.prog = {"toy", "a toy daemon"}, .start = toy_start, .drain = toy_drain,
-                                       .stop = toy_stop, .free = toy_free};
+    static const struct svc_ops ops = {.prog = {"toy", "a toy daemon"},
+                                       .start = toy_start,
+                                       .drain = toy_drain,
+                                       .stop = toy_stop,
+                                       .free = toy_free};
     memset(c, 0, sizeof(*c));
     assert_int_equal(pipe(fds), 0);
     c->pid = fork();
     if (c->pid == 0) {
         struct svc_ops with_table = ops;
-        char *argv[8] = {(char *)(uintptr_t)"toy"};
+        char *argv[8] = {(char *)(uintptr_t) "toy"};
         int n = 1;
         for (; *args; args++)
             argv[n++] = (char *)(uintptr_t)*args;
