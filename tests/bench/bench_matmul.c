@@ -38,7 +38,7 @@ static void bench_type(struct rig *r, const struct quant_type *t, double peak_in
     CHECK(w);
     for (size_t i = 0; i < bytes; i++)
         w[i] = (uint8_t)(i * 2654435761u >> 13 & 0x3f);
-    struct packed_src src = {t->dtype, N_OUT, N_IN, w, bytes, false};
+    struct packed_src src = {t->dtype, N_OUT, N_IN, w, bytes, false, NULL};
     for (size_t i = 0; i < N_MATS; i++)
         CHECK(packed_mat_new(&r->mats[i], &src, NULL) == 0);
     double peak = t->block_items > 1 && peak_int > 0 ? peak_int : peak_float;

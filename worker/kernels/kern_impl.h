@@ -27,6 +27,7 @@ struct packed_mat {
     size_t panel_bytes; /* multiple of 64 */
     size_t scale_off, min_off; /* in a panel */
     uint8_t *data; /* n_panels panels, 64-byte aligned */
+    bool owns_data; /* from the heap; else a weight_mem's */
     size_t data_bytes;
     const uint8_t *raw; /* the file's bytes, or NULL (keep_raw) */
 };

@@ -67,7 +67,8 @@ static int test_matmul(struct bench *b, const struct quant_type *t, uint32_t n_o
     static const uint32_t row_counts[] = {1, 7, 14, 15, 33, MAX_ROWS};
     const size_t n_counts = ARRAY_LEN(row_counts) - (n_out > 16);
     fill_weights(b, t, n_out, n_in);
-    struct packed_src src = {t->dtype, n_out, n_in, b->weights, quant_row_bytes(t, n_in) * n_out, false};
+    struct packed_src src = {t->dtype, n_out, n_in, b->weights, quant_row_bytes(t, n_in) * n_out,
+                             false, NULL};
     struct packed_mat *w;
     int rv = packed_mat_new(&w, &src, NULL);
     if (rv < 0)

@@ -16,6 +16,7 @@
 
 #include "common/err.h"
 #include "worker/kernels/kern_threads.h"
+#include "worker/kernels/weight_mem.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/quant.h"
 
@@ -27,6 +28,7 @@ struct packed_src {
     const void *bytes; /* n_out rows as in the file; borrowed for the call only unless keep_raw */
     size_t n_bytes; /* must equal n_out rows exactly */
     bool keep_raw; /* --numerics blas: bytes must outlive the packed_mat */
+    struct weight_mem *mem; /* where the packed weights go, outlives them; NULL: the heap */
 };
 
 /* ERR_INVALID for shapes, ERR_UNSUPPORTED for types, ERR_CORRUPT for a scale that is not finite. */

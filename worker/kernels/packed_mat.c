@@ -136,13 +136,16 @@ int packed_mat_new(struct packed_mat **ret, const struct packed_src *src, struct
     m->n_in = src->n_in;
     m->raw = src->keep_raw ? src->bytes : NULL;
     layout_panel(m);
-    m->data = aligned_alloc(PANEL_ALIGN, m->data_bytes);
+    m->owns_data = !src->mem;
+    m->data = src->mem ? weight_mem_take(src->mem, m->data_bytes)
+                       : aligned_alloc(PANEL_ALIGN, m->data_bytes);
     if (!m->data) {
         rv = err_set(eb, ERR_NOMEM, "%zu bytes of packed weights", m->data_bytes);
         packed_mat_free(m);
         return rv;
     }
-    memset(m->data, 0, m->data_bytes);
+    if (m->owns_data)
+        memset(m->data, 0, m->data_bytes);
     if (t->block_items == 1)
         pack_float(m, src);
     else
@@ -158,7 +161,8 @@ int packed_mat_new(struct packed_mat **ret, const struct packed_src *src, struct
 void packed_mat_free(struct packed_mat *m) {
     if (!m)
         return;
-    free(m->data);
+    if (m->owns_data)
+        free(m->data);
     free(m);
 }
 

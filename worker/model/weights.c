@@ -88,6 +88,7 @@ static int bind_matrix(struct binder *b, uint32_t n_in, uint32_t n_out, struct p
         .bytes = t->data,
         .n_bytes = t->bytes,
         .keep_raw = b->keep_raw,
+        .mem = b->m->weights,
     };
     rv = packed_mat_new(ret, &src, b->eb);
     if (rv < 0)
@@ -244,6 +245,9 @@ static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf
     m->path = strdup(cfg->path);
     if (!m->path)
         return err_set(eb, ERR_NOMEM, "path");
+    m->weights = weight_mem_new();
+    if (!m->weights)
+        return err_set(eb, ERR_NOMEM, "weights");
     int rv = read_hparams(m, eb);
     if (rv < 0)
         return rv;
@@ -287,6 +291,7 @@ void model_free(struct model *m) {
     for (uint32_t i = 0; m->layers && i < m->hp.n_layer; i++)
         free_layer(&m->layers[i]);
     packed_mat_free(m->output);
+    weight_mem_free(m->weights);
     rope_free(m->rope);
     free(m->layers);
     free(m->vectors);

@@ -62,6 +62,7 @@ struct model {
     uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the whole file */
     bool digest_remembered;       /* by the cache, not computed now */
     size_t packed_bytes;          /* memory of the repacked matrices */
+    struct weight_mem *weights;   /* holds them */
 };
 
 struct model_load_cfg {

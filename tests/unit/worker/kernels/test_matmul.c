@@ -35,7 +35,7 @@ static int teardown(void **state) {
 
 static struct packed_mat *pack(const struct quant_type *t, uint32_t n_out, uint32_t n_in,
                                const uint8_t *w, size_t n) {
-    struct packed_src src = {t->dtype, n_out, n_in, w, n, true};
+    struct packed_src src = {t->dtype, n_out, n_in, w, n, true, NULL};
     struct packed_mat *m;
     struct errbuf eb;
     if (packed_mat_new(&m, &src, &eb) < 0)
@@ -246,11 +246,11 @@ static void test_pack_refuses_bad_input(void **state) {
     (void)state;
     uint8_t w[2 * 18] = {0};
     struct packed_mat *m;
-    struct packed_src src = {12 /* Q4_K */, 1, 256, w, 144, false};
+    struct packed_src src = {12 /* Q4_K */, 1, 256, w, 144, false, NULL};
     assert_int_equal(packed_mat_new(&m, &src, NULL), ERR_UNSUPPORTED);
-    src = (struct packed_src){QUANT_Q4_0, 2, 33, w, sizeof w, false};
+    src = (struct packed_src){QUANT_Q4_0, 2, 33, w, sizeof w, false, NULL};
     assert_int_equal(packed_mat_new(&m, &src, NULL), ERR_INVALID);
-    src = (struct packed_src){QUANT_Q4_0, 2, 32, w, sizeof w - 1, false};
+    src = (struct packed_src){QUANT_Q4_0, 2, 32, w, sizeof w - 1, false, NULL};
     assert_int_equal(packed_mat_new(&m, &src, NULL), ERR_INVALID);
     src.n_bytes++;
     w[18 + 1] = 0x7c; /* the second row's scale is infinite */

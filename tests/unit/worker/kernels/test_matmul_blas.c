@@ -59,7 +59,7 @@ static void test_row_depends_on_position_and_input_alone(void **state) {
     for (size_t t = 0; t < n_types; t++) {
         size_t bytes;
         uint8_t *w = random_weights(&r, &types[t], N_OUT, N_IN, false, &bytes);
-        struct packed_src src = {types[t].dtype, N_OUT, N_IN, w, bytes, true};
+        struct packed_src src = {types[t].dtype, N_OUT, N_IN, w, bytes, true, NULL};
         struct packed_mat *m;
         assert_int_equal(packed_mat_new(&m, &src, NULL), 0);
         run(f, NULL, m, 0, MAX_ROWS, f->want);
@@ -95,7 +95,7 @@ static void test_rows_without_position_are_exact(void **state) {
     size_t bytes;
     const struct quant_type *t = quant_type_find(QUANT_Q8_0);
     uint8_t *w = random_weights(&r, t, N_OUT, N_IN, false, &bytes);
-    struct packed_src src = {t->dtype, N_OUT, N_IN, w, bytes, true};
+    struct packed_src src = {t->dtype, N_OUT, N_IN, w, bytes, true, NULL};
     struct packed_mat *m;
     assert_int_equal(packed_mat_new(&m, &src, NULL), 0);
     fill_input(&r, IN_NORMAL, f->x, 3 * N_IN);
