@@ -4,6 +4,8 @@
 
 /* ---- open and close ---- */
 
+/* Everything that is not a uv handle. The token is wiped: it outlives its session only by
+ * accident. */
 static void client_free(struct kv_client *c) {
     for (uint32_t i = 0; c->nodes && i < c->cfg.n_addrs; i++)
         kv_node_free(&c->nodes[i]);
@@ -90,6 +92,8 @@ int kv_client_open(struct kv_client **ret, uv_loop_t *loop, const struct kv_clie
     return 0;
 }
 
+/* The last thing that could call back did. Runs the owner's callback after the memory is gone, so
+ * that the owner may free whatever it lent us. */
 void kv_client_release_live(struct kv_client *c) {
     if (--c->live > 0 || !c->is_closing)
         return;
@@ -163,6 +167,8 @@ int kv_client_namespace(struct kv_client *c, const struct kv_namespace *ns, uint
     return 0;
 }
 
+/* A node that is up but has not registered this namespace yet is not live for it: a chain must not
+ * be spread over nodes that would refuse it. */
 uint32_t kv_client_live(const struct kv_client *c, uint32_t ns, uint32_t *ret_index,
                         uint16_t *ret_id) {
     uint32_t n = 0;
@@ -176,6 +182,8 @@ uint32_t kv_client_live(const struct kv_client *c, uint32_t ns, uint32_t *ret_in
     return n;
 }
 
+/* Live nodes only: when one goes, the others take its segments over, and every client does so
+ * alike. */
 int kv_client_route(const struct kv_client *c, uint32_t ns, const struct block_id *chain,
                     uint32_t first, uint32_t n, uint32_t *ret) {
     uint32_t index[KV_CLIENT_MAX_NODES];
@@ -232,6 +240,8 @@ uint32_t kv_call_left_ms(const struct kv_call *call) {
 
 static void on_deadline(uv_timer_t *t);
 
+/* One timer for all calls, set to the earliest deadline. It fires at most once for nothing: when
+ * the call it was set for has ended meanwhile. */
 static void arm_deadline(struct kv_client *c, uint64_t at_ns) {
     if (c->deadline_armed_ns != 0 && c->deadline_armed_ns <= at_ns)
         return;
@@ -265,6 +275,7 @@ void kv_call_begin(struct kv_call *call) {
     arm_deadline(c, call->deadline_ns);
 }
 
+/* From now on only the callback is outstanding; cancel does nothing any more. */
 static void call_finish(struct kv_call *call, int rv) {
     call->rv = rv;
     call->is_finished = true;
@@ -317,6 +328,8 @@ struct kv_part *kv_part_init(struct kv_call *call, uint32_t k, struct kv_node *n
     return p;
 }
 
+/* Ids count up over the whole client and are never used twice, so a late answer cannot meet a new
+ * request. */
 int kv_part_send(struct kv_part *p, struct kv_req *req, struct rpc_conn *conn, uint16_t method) {
     struct kv_client *c = p->call->client;
     req->id = c->next_id++;
@@ -339,6 +352,7 @@ void kv_req_forget(struct kv_req *req) {
     req->conn = NULL;
 }
 
+/* A part is through, well or not. The call goes on with the others; the first error is kept. */
 void kv_part_end(struct kv_part *p, int rv) {
     if (!p->is_live)
         return;
@@ -355,6 +369,8 @@ void kv_part_end(struct kv_part *p, int rv) {
     check_finished(call);
 }
 
+/* Deadline, cancel, close: parts that still run are given up. What arrives for them later is
+ * dropped by request id, payload included. */
 void kv_call_end(struct kv_call *call, int rv) {
     if (call->is_finished)
         return;
@@ -375,6 +391,8 @@ void kv_call_cancel(struct kv_call *call) {
     kv_call_end(call, ERR_CANCELED);
 }
 
+/* Parts end one by one through the normal way, so that a call over several nodes keeps what the
+ * others brought. */
 void kv_client_node_lost(struct kv_client *c, struct kv_node *n, int err) {
     LIST_FOREACH_SAFE(&c->calls, it, tmp) {
         struct kv_call *call = LIST_ENTRY(it, struct kv_call, link);
@@ -392,6 +410,7 @@ void kv_client_oneway(struct kv_client *c, struct rpc_conn *conn, uint16_t metho
 
 /* ---- dispatch ---- */
 
+/* The connection must match, too: another one of the same node has no business with this id. */
 static struct kv_req *find_req(struct kv_client *c, const struct rpc_conn *conn, uint64_t id) {
     LIST_FOREACH(&c->buckets[id % KV_BUCKETS], it) {
         struct kv_req *r = LIST_ENTRY(it, struct kv_req, link);
@@ -401,6 +420,8 @@ static struct kv_req *find_req(struct kv_client *c, const struct rpc_conn *conn,
     return NULL;
 }
 
+/* Where a payload goes. For a request that nobody waits for: nowhere, the bytes are read and
+ * dropped, so that cancel costs no connection. */
 static int on_head(struct rpc_conn *conn, void *arg, const struct wire_hdr *h, const uint8_t *msg,
                    struct rpc_sink *ret_sink) {
     struct kv_client *c = ((struct kv_link *)arg)->node->client;
@@ -431,6 +452,7 @@ static void on_error_answer(struct kv_client *c, struct kv_req *req, const struc
         kv_part_end(p, rv);
 }
 
+/* A frame is whole. Hello and RegisterNamespace belong to the session, the rest to a part. */
 static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
                      const uint8_t *msg, struct rpc_sink *sink) {
     struct kv_link *l = arg;
@@ -455,6 +477,8 @@ static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
         kv_node_fail(l->node, rv, "malformed answer");
 }
 
+/* An answer that came too late may have granted something that would be held until the session
+ * ends. */
 void kv_client_late(struct kv_client *c, struct kv_link *l, const struct wire_hdr *h,
                     const uint8_t *msg) {
     if (h->method == WIRE_LOOKUP)

@@ -130,8 +130,8 @@ struct kv_touch {
 int kv_client_touch(struct kv_client *c, const struct kv_touch *q, kv_done_cb cb, void *arg,
                     struct kv_call **ret);
 
-/* Fire and forget: no callback, no error that matters. used: blocks whose bytes were really used. Until
- * then the client renews the lease, so every lease must be given back. */
+/* Fire and forget: no callback, no error that matters. used: blocks whose bytes were really used.
+ * Until then the client renews the lease, so every lease must be given back. */
 void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32_t used);
 
 /* ---- fetch ---- */

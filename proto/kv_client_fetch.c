@@ -29,6 +29,8 @@ static void report(struct kv_part *p, uint32_t i, int rv) {
         query(p)->on_block(call->arg, p->idx[i], rv);
 }
 
+/* The part ended before all its blocks had a status. A callback may cancel the call: then no more.
+ * */
 static void report_rest(struct kv_part *p, int rv) {
     for (uint32_t i = 0; i < p->n && !p->call->is_finished; i++)
         report(p, i, rv);
@@ -36,6 +38,8 @@ static void report_rest(struct kv_part *p, int rv) {
 
 /* ---- receiving a block ---- */
 
+/* Called for each piece of a payload as it arrives. A wrong range does not stop the transfer: the
+ * next block comes behind it on the same connection. */
 static void on_payload_part(struct rpc_sink *s, size_t got) {
     struct kv_part *p = s->ctx;
     const struct kv_namespace *ns = &p->call->u.fetch.ns->def;
@@ -47,6 +51,8 @@ static void on_payload_part(struct rpc_sink *s, size_t got) {
     }
 }
 
+/* A block is about to arrive. Everything the node says about it is checked before a byte of the
+ * caller's memory is touched: index, sizes, and that it was not delivered before. */
 static int on_fetch_head(struct kv_part *p, const struct wire_hdr *h, const uint8_t *msg,
                          struct rpc_sink *ret) {
     const struct kv_namespace *ns = &p->call->u.fetch.ns->def;
@@ -81,6 +87,7 @@ static int status_to_err(uint32_t status) {
     }
 }
 
+/* A frame without payload: blocks that will not come, or the bare end of the stream. */
 static int on_statuses(struct kv_part *p, const struct wire_hdr *h, const uint8_t *msg) {
     struct msg_fetch_block m;
     int rv = wire_msg_fetch_block_decode(&p->call->client->scratch, msg, h->msg_len, &m, NULL);
@@ -116,6 +123,8 @@ static void on_fetch_part_end(struct kv_part *p, int rv) {
         report_rest(p, rv < 0 ? rv : ERR_NOTFOUND);
 }
 
+/* Cancel goes to the connection that the Fetch went to: in order behind it, and the node names
+ * requests by connection. */
 static void on_fetch_abandon(struct kv_part *p) {
     struct kv_client *c = p->call->client;
     struct rpc_conn *conn = p->req.conn;
@@ -128,6 +137,8 @@ static void on_fetch_abandon(struct kv_part *p) {
         kv_client_oneway(c, conn, WIRE_CANCEL);
 }
 
+/* Blocks that ended while the call was being started have no status yet: callbacks from inside a
+ * call are forbidden, so they get it here. */
 static void deliver_fetch(struct kv_call *call) {
     bool is_ended = call->rv == ERR_CANCELED || call->rv == ERR_TIMEOUT;
     for (uint32_t i = 0; i < call->n_parts && !is_ended; i++)

@@ -79,6 +79,8 @@ static int on_lookup_frame(struct kv_part *p, struct kv_req *req, const struct w
     return 0;
 }
 
+/* A failed node's blocks stay ABSENT, so its share is computed. A lease is worth nothing to a
+ * caller that learns of an error only: it goes back. */
 static void deliver_lookup(struct kv_call *call) {
     const struct kv_lookup *q = &call->u.lookup.q;
     struct kv_lease *lease = &call->u.lookup.lease;
@@ -137,6 +139,7 @@ int kv_client_lookup(struct kv_client *c, const struct kv_lookup *q, kv_lookup_c
 
 /* ---- touch ---- */
 
+/* Any answer is good: Touch is advice, its count is of no use here. */
 static int on_ack_frame(struct kv_part *p, struct kv_req *req, const struct wire_hdr *h,
                         const uint8_t *msg, struct rpc_sink *sink) {
     (void)req, (void)h, (void)msg, (void)sink;
@@ -219,6 +222,8 @@ static void send_release(struct kv_client *c, struct kv_node *n, uint64_t lease_
         kv_client_oneway(c, kv_node_control(n), WIRE_RELEASE);
 }
 
+/* Only to the session that granted it: after a reconnect the node has released everything itself.
+ * */
 void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32_t used) {
     for (uint32_t i = 0; i < lease->n && !c->is_closing; i++) {
         struct kv_node *n = &c->nodes[lease->part[i].node];

@@ -11,6 +11,7 @@
  * since a client that fetches at half its width for hours is harder to notice than one that
  * reconnects. */
 
+/* DOWN -> CONNECTING. Names are resolved each time, so that a node may move. */
 static void attempt(struct kv_node *n);
 static void on_timer(uv_timer_t *t);
 
@@ -51,6 +52,8 @@ static void on_conn_closed(struct rpc_conn *conn, void *arg) {
     kv_client_release_live(l->node->client);
 }
 
+/* Closes every connection of the session. Their close callbacks come later; a new session may begin
+ * before, since links forget the connection here. */
 static void drop_links(struct kv_node *n) {
     for (uint32_t i = 0; i < KV_MAX_LINKS; i++) {
         struct kv_link *l = &n->links[i];
@@ -72,6 +75,7 @@ void kv_node_close(struct kv_node *n) {
     uv_close((uv_handle_t *)&n->timer, on_handle_closed);
 }
 
+/* The owner's callback may close the client: always the last thing a function does. */
 static void tell(struct kv_node *n, int err, const char *text) {
     struct kv_client *c = n->client;
     if (c->cfg.on_node && !c->is_closing)
@@ -90,6 +94,8 @@ static uint64_t backoff_ms(struct kv_node *n) {
     return ms - (ms / 4 * (n->jitter >> 24)) / 256;
 }
 
+/* The one way down, from any state: connections, parts, leases and handles of the session end
+ * together, and the next attempt is scheduled. */
 void kv_node_fail(struct kv_node *n, int err, const char *text) {
     if (n->client->is_closing || n->state == KV_NODE_DOWN)
         return;
@@ -140,6 +146,8 @@ static void on_timer(uv_timer_t *t) {
 
 /* ---- connecting ---- */
 
+/* Queued before the connection is made: it leaves with the first writability. A join sends the
+ * session token of the control connection's answer. */
 static int send_hello(struct kv_link *l) {
     struct kv_node *n = l->node;
     struct kv_client *c = n->client;
@@ -163,6 +171,8 @@ static int send_hello(struct kv_link *l) {
     return rpc_conn_send(l->conn, &h, out->data, out->len, NULL);
 }
 
+/* Never blocks: a refused TCP connection is told by on_close, a missing Unix socket here and now.
+ * */
 static int open_link(struct kv_link *l) {
     struct kv_node *n = l->node;
     struct kv_client *c = n->client;
@@ -234,6 +244,8 @@ static void attempt(struct kv_node *n) {
 
 /* ---- handshake ---- */
 
+/* UP needs everything: the control connection, every data connection, every namespace. Callers
+ * then never find half a session. */
 static void check_up(struct kv_node *n) {
     if (n->state != KV_NODE_CONNECTING)
         return;
@@ -280,6 +292,8 @@ static bool is_id_taken(const struct kv_node *n) {
     return false;
 }
 
+/* The session is open: data connections and namespaces follow in parallel. Each step may fail the
+ * node, which shows in the session's tag. */
 static void on_control_hello(struct kv_node *n, const struct msg_hello_res *m) {
     struct kv_client *c = n->client;
     if (m->version != WIRE_VERSION || m->session_token.n != sizeof(n->session_token) ||

@@ -33,6 +33,8 @@ static void no_release(struct buf *b) {
 
 /* ---- ends ---- */
 
+/* No byte of the caller is read after this: queued frames are dropped on every data connection,
+ * the half sent one is detached from its source. */
 static void let_go(struct kv_part *p) {
     struct kv_node *n = p->node;
     list_remove(&p->putting);
@@ -75,6 +77,8 @@ static void check_done(struct kv_part *p) {
 
 /* ---- sending ---- */
 
+/* One block as one frame, straight from the caller's page. BUSY leaves the block for the next
+ * pump. */
 static int send_block(struct kv_part *p, struct rpc_conn *conn) {
     struct kv_client *c = p->call->client;
     const struct kv_put *q = query(p);
@@ -143,11 +147,14 @@ static int pump_part(struct kv_part *p) {
     return 0;
 }
 
+/* The node is told to drop its slots at once instead of after its timeout. */
 static void fail_part(struct kv_part *p, int rv) {
     send_abort(p->call->client, p->node, p->put_id);
     kv_part_end(p, rv);
 }
 
+/* Room on some data connection. Parts are served in order of their BEGINs: children follow
+ * parents. */
 void kv_put_pump(struct kv_node *n) {
     if (n->state != KV_NODE_UP)
         return;
@@ -192,6 +199,7 @@ static int commit_status_to_err(uint8_t st) {
     }
 }
 
+/* The node has reserved slots for what it wants; the rest is decided already. */
 static int on_begin_answer(struct kv_part *p, const struct wire_hdr *h, const uint8_t *msg) {
     struct msg_put_begin_res m;
     int rv = wire_msg_put_begin_res_decode(&p->call->client->scratch, msg, h->msg_len, &m, NULL);
@@ -218,6 +226,7 @@ static int on_begin_answer(struct kv_part *p, const struct wire_hdr *h, const ui
     return 0;
 }
 
+/* These blocks are visible to everybody now, or never will be. */
 static int on_commit_answer(struct kv_part *p, struct kv_req *req, const struct wire_hdr *h,
                             const uint8_t *msg) {
     struct msg_put_commit_res m;
@@ -238,6 +247,7 @@ static int on_put_frame(struct kv_part *p, struct kv_req *req, const struct wire
     return req == &p->req ? on_begin_answer(p, h, msg) : on_commit_answer(p, req, h, msg);
 }
 
+/* A refused COMMIT costs its group only; later groups may still be taken. */
 static void on_put_error(struct kv_part *p, struct kv_req *req, int rv) {
     if (req == &p->req) {
         kv_part_end(p, rv);
@@ -249,6 +259,7 @@ static void on_put_error(struct kv_part *p, struct kv_req *req, int rv) {
     check_done(p);
 }
 
+/* What no answer decided takes the call's own end. */
 static void deliver_put(struct kv_call *call) {
     struct kv_put_res *res = &call->u.put.res;
     int *status = call->u.put.status;

@@ -49,6 +49,8 @@ struct rpc_server {
     void *close_arg;
 };
 
+/* One less that may call back. At zero, and only while closing, the server is gone; the owner's
+ * callback is the last thing, since it may free what we were configured with. */
 static void server_release(struct rpc_server *s) {
     if (--s->live > 0 || !s->is_closing)
         return;
@@ -63,6 +65,8 @@ static void server_release(struct rpc_server *s) {
 
 /* ---- one connection ---- */
 
+/* The descriptor is closed: the owner forgets the connection. Before that it may hold references.
+ * */
 static void on_conn_closed(struct rpc_conn *c, void *arg) {
     struct srv_conn *sc = arg;
     struct rpc_server *s = sc->s;
@@ -74,6 +78,8 @@ static void on_conn_closed(struct rpc_conn *c, void *arg) {
     server_release(s);
 }
 
+/* Ends a connection without ceremony. Idempotent, since a handler, the sweep and a break may all
+ * want it. */
 static void drop(struct srv_conn *sc) {
     if (sc->is_closing)
         return;
@@ -81,6 +87,8 @@ static void drop(struct srv_conn *sc) {
     rpc_conn_close(sc->conn, on_conn_closed);
 }
 
+/* Scratch and encode buffer are the server's and reset for each call: a handler that answers later
+ * must keep copies. */
 static struct rpc_call make_call(struct srv_conn *sc, const struct wire_hdr *h,
                                  const uint8_t *msg) {
     struct rpc_server *s = sc->s;
@@ -112,6 +120,9 @@ static int admit(struct srv_conn *sc, const struct wire_hdr *h) {
     return 0;
 }
 
+/* Before the payload is read: is the request allowed, and where do its bytes go? A refused one is
+ * not cut off: its payload is read and dropped, so that the error answer finds the connection in
+ * step. */
 static int on_head(struct rpc_conn *c, void *arg, const struct wire_hdr *h, const uint8_t *msg,
                    struct rpc_sink *ret_sink) {
     struct srv_conn *sc = arg;
@@ -131,6 +142,8 @@ static int on_head(struct rpc_conn *c, void *arg, const struct wire_hdr *h, cons
     return 0;
 }
 
+/* The request is whole: to its handler, or back with the error that on_head found. A connection
+ * whose answers pile up is not read from until they have gone. */
 static void on_frame(struct rpc_conn *c, void *arg, const struct wire_hdr *h, const uint8_t *msg,
                      struct rpc_sink *sink) {
     struct srv_conn *sc = arg;
@@ -154,6 +167,7 @@ static void on_frame(struct rpc_conn *c, void *arg, const struct wire_hdr *h, co
         rpc_conn_pause(c, true);
 }
 
+/* Only a sink that its row has accepted is taken back. */
 static void on_abort(struct rpc_conn *c, void *arg, struct rpc_sink *sink) {
     struct srv_conn *sc = arg;
     if (sc->has_sink && sc->row->sink_abort)
@@ -168,6 +182,8 @@ static void on_drain(struct rpc_conn *c, void *arg) {
         sc->s->cfg.on_drain(sc->s->cfg.arg, c);
 }
 
+/* Broken framing gets one last answer when its header could be read, so that a client of another
+ * version learns why; then, or at once, the connection ends. */
 static void on_broken(struct rpc_conn *c, void *arg, int err, const struct wire_hdr *h) {
     struct srv_conn *sc = arg;
     bool is_protocol = err == ERR_PROTO || err == ERR_UNSUPPORTED || err == ERR_TOOBIG ||
@@ -217,6 +233,8 @@ err_after_fd:
 
 /* ---- listening ---- */
 
+/* A bounded number of accepts a turn, so that a storm of connections does not starve the living
+ * ones. */
 static void on_listen_poll(uv_poll_t *h, int status, int events) {
     struct listener *l = h->data;
     struct rpc_server *s = l->s;
@@ -285,6 +303,8 @@ void rpc_server_stop_listening(struct rpc_server *s) {
 
 /* ---- the whole ---- */
 
+/* What no event tells: peers that never said Hello, peers that take nothing, listening that
+ * stopped for want of descriptors. */
 static void on_sweep(uv_timer_t *t) {
     struct rpc_server *s = t->data;
     uint64_t now = clock_mono_ns(s->cfg.clk);

@@ -79,6 +79,8 @@ static void tune_congestion(int fd, const char *name) {
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
 }
 
+/* Options that are refused (another kernel, fewer rights) cost speed, not function: only the modes
+ * that the loop depends on are errors. */
 int rpc_sock_tune(int fd, const struct rpc_sock_opt *opt, bool *ret_is_tcp) {
     int fl = fcntl(fd, F_GETFL);
     if (fl < 0 || fcntl(fd, F_SETFL, fl | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
@@ -141,6 +143,7 @@ static int listen_unix(const struct rpc_addr *a, int backlog, struct errbuf *eb)
     return fd;
 }
 
+/* SO_REUSEADDR: a restart must not wait for old connections in TIME_WAIT. */
 static int listen_one(const struct addrinfo *ai, int backlog) {
     int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -221,6 +224,8 @@ void rpc_sock_peer_name(int fd, char *ret, size_t cap) {
         snprintf(ret, cap, "?");
 }
 
+/* For the rule that nobody listens beyond loopback without tokens: a name that cannot be resolved
+ * counts as public. */
 bool rpc_addr_is_public(const struct rpc_addr *a) {
     if (a->is_unix)
         return false;

@@ -52,6 +52,8 @@ int wire_hdr_decode(const uint8_t p[WIRE_HDR_BYTES], struct wire_hdr *ret) {
     return (ret->flags & ~WIRE_F_KNOWN) ? ERR_PROTO : 0;
 }
 
+/* The CRC covers the message as well, so it is a check of its own, after the message has arrived;
+ * lengths were held against the limits before that. */
 int wire_hdr_check_crc(const uint8_t raw[WIRE_HDR_BYTES], const void *msg, uint32_t msg_len) {
     struct wire_cur c = wire_cur_read(raw, WIRE_HDR_BYTES);
     wire_cur_skip(&c, HDR_CRC_OFF);
@@ -89,6 +91,7 @@ static const struct {
 };
 #define ERR_CODE_INTERNAL 12u
 
+/* Everything that is ours alone (out of memory, an errno) is INTERNAL outside. */
 uint32_t wire_err_to_code(int rv) {
     for (size_t i = 0; i < ARRAY_LEN(err_codes); i++)
         if (err_codes[i].rv == rv)
