@@ -3,8 +3,8 @@
  * Little-endian throughout; every header carries a CRC-32C over all its bytes before it.
  *
  *   file     super block (4096 bytes), then equal extents
- *   extent   extent header (4096 bytes), table of slot headers (512 bytes each, padded to 4096),
- * slots slot     payload, then n_ranges u64 XXH3-64 (one a range), padded with zeros to slot_bytes
+ *   extent   extent header (4096 bytes), table of slot headers (512 bytes each, padded to 4096), slots
+ *   slot     payload, then n_ranges u64 XXH3-64 (one a range), padded with zeros to slot_bytes
  *
  * Super block, 4096 bytes                                           off len
  *   magic          "INCIPIT1"                                         0   8

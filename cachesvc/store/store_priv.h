@@ -1,10 +1,13 @@
 /* store_priv.h - struct block_store, shared by the store's own files only.
  *
- *   block_store.c   open, close, namespaces, stats          store_lookup.c  lookup, touch,
- * sessions, leases store_room.c    who leaves when room is needed          store_put.c     begin,
- * fill, commit, abort store_fetch.c   RAM hit, disk read, promotion           store_behind.c  RAM
- * to disk, drain store_admin.c   evict, list, inspect                    store_recover.c directory
- * from the disk's headers
+ *   block_store.c    open, close, namespaces, stats
+ *   store_lookup.c   lookup, touch, sessions, leases
+ *   store_room.c     who leaves when room is needed
+ *   store_put.c      begin, fill, commit, abort
+ *   store_fetch.c    RAM hit, disk read, promotion
+ *   store_behind.c   RAM to disk, drain
+ *   store_admin.c    evict, list, inspect
+ *   store_recover.c  directory from the disk's headers
  *
  * An entry index that outlives a call travels with the put sequence it was taken with (struct
  * entry_ref); a FILLING entry is known to its put, which the RAM slot's aux names. */

@@ -3,7 +3,9 @@
  *   tokdump MODEL.gguf TEXT             TEXT as a user's: what looks like a control token stays text
  *   tokdump --chat MODEL.gguf TEXT      TEXT as the user's message in the model's chat template
  *     --block-tokens N                  B, default 32
- *     --namespace HEX                   as /v1/models shows it; without, ids of the empty namespace
+ *     --kv-dtype T                      f16 (default) or f32, a part of the namespace as B is
+ *     --namespace HEX                   as /v1/models shows it; without, the namespace of a worker that runs
+ *                                       here with this model, B and dtype, which loads the weights
  *
  * A '-' for TEXT reads standard input. */
 #include <getopt.h>
@@ -16,6 +18,7 @@
 #include "worker/text/chat_template.h"
 #include "worker/text/tokenizer.h"
 #include "worker/text/unicode.h"
+#include "worker/worker_model.h"
 
 #define MAX_TEXT_BYTES (16u << 20)
 
@@ -24,7 +27,7 @@ struct options {
     uint32_t block_tok;
     uint8_t namespace_digest[DIGEST_BYTES];
     bool has_namespace;
-    const char *model, *text;
+    const char *model, *text, *kv_dtype;
 };
 
 struct dump {
@@ -59,6 +62,28 @@ static int load(struct dump *d, const struct options *o, struct errbuf *eb) {
     if (tokenizer_bos(d->tok) >= 0)
         bos = tokenizer_piece(d->tok, tokenizer_bos(d->tok));
     return chat_template_new(&d->chat, d->vocab.chat_template.p, d->vocab.chat_template.len, bos, eb);
+}
+
+/* The namespace as the worker itself makes it: weights, tokenizer, layout, and what this CPU computes. */
+static int find_namespace(struct options *o, struct errbuf *eb) {
+    const struct cfg_table *table = worker_config_table();
+    struct worker_config cfg;
+    struct worker_model m;
+    int rv = cfg_defaults(table, &cfg);
+    if (rv < 0)
+        return rv;
+    struct worker_config mine = cfg; /* cfg's own texts are cfg_free()'s */
+    mine.model = o->model;
+    mine.kv_dtype = o->kv_dtype;
+    mine.block_tokens = o->block_tok;
+    mine.threads = 1;
+    rv = worker_model_load(&m, &mine, NULL, eb);
+    if (rv == 0) {
+        memcpy(o->namespace_digest, m.ns.digest, DIGEST_BYTES);
+        worker_model_free(&m);
+    }
+    cfg_free(table, &cfg);
+    return rv;
 }
 
 static int read_input(struct dump *d, struct tok_str *ret, struct errbuf *eb) {
@@ -135,8 +160,8 @@ static int print_all(const struct dump *d, const struct options *o) {
     printf("%zu tokens, %zu full blocks of %u; a lookup names %zu (the last token is always computed)\n", n, full,
            o->block_tok, block_count_lookup(n, o->block_tok));
     printf("tokenizer %s, vocabulary of %u\n", hex, tokenizer_n_tokens(d->tok));
-    if (!o->has_namespace)
-        printf("ids are of the empty namespace; --namespace takes a pool's (curl .../v1/models)\n");
+    digest_hex(o->namespace_digest, DIGEST_BYTES, hex);
+    printf("namespace %s%s\n", hex, o->has_namespace ? "" : ", of a worker with this model on this machine");
     for (size_t b = 0; b < full; b++)
         print_block(d, o, b, &ids[b]);
     if (n % o->block_tok)
@@ -146,16 +171,17 @@ static int print_all(const struct dump *d, const struct options *o) {
 }
 
 static int usage(void) {
-    fputs("usage: tokdump [--chat] [--block-tokens N] [--namespace HEX] MODEL.gguf TEXT\n", stderr);
+    fputs("usage: tokdump [--chat] [--block-tokens N] [--kv-dtype f16|f32] [--namespace HEX] MODEL.gguf TEXT\n", stderr);
     return 2;
 }
 
 static int parse_args(int argc, char **argv, struct options *o) {
     static const struct option longs[] = {{"chat", no_argument, NULL, 'c'},
                                           {"block-tokens", required_argument, NULL, 'b'},
+                                          {"kv-dtype", required_argument, NULL, 'k'},
                                           {"namespace", required_argument, NULL, 'n'},
                                           {NULL, 0, NULL, 0}};
-    *o = (struct options){.block_tok = 32};
+    *o = (struct options){.block_tok = 32, .kv_dtype = "f16"};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         char *end = NULL;
         if (c == 'c') {
@@ -165,6 +191,8 @@ static int parse_args(int argc, char **argv, struct options *o) {
             if (*end || v == 0 || v > 65536)
                 return -1;
             o->block_tok = (uint32_t)v;
+        } else if (c == 'k') {
+            o->kv_dtype = optarg;
         } else if (c == 'n') {
             if (strlen(optarg) != 2 * DIGEST_BYTES || digest_unhex(optarg, DIGEST_BYTES, o->namespace_digest) < 0)
                 return -1;
@@ -189,6 +217,8 @@ int main(int argc, char **argv) {
     int rv = load(&d, &o, &eb);
     if (rv == 0)
         rv = encode(&d, &o, &eb);
+    if (rv == 0 && !o.has_namespace)
+        rv = find_namespace(&o, &eb);
     if (rv == 0)
         rv = print_all(&d, &o);
     if (rv < 0)

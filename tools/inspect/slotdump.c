@@ -1,0 +1,235 @@
+/* slotdump - what the headers of a disk tier's file say, and with --verify whether the payloads agree.
+ *
+ *   slotdump [--all] [--verify] FILE      FILE: incipit.blocks, or the folder that holds it
+ *     --all       empty and stale slots, too
+ *     --verify    read each payload and compare its checksums
+ *
+ * Reads only, and takes no lock: of a node that runs it shows some moment's headers. Exit code 1 when
+ * something is broken or unreadable. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cachesvc/store/disk_format.h"
+#include "common/checksum.h"
+#include "common/compiler.h"
+#include "common/wire_cur.h"
+
+#define FILE_NAME "incipit.blocks"
+#define MAX_EXTENT_BYTES (1ull << 40)
+
+struct dump {
+    int fd;
+    bool all, verify;
+    uint64_t file_bytes;
+    struct disk_super super;
+    uint64_t n_extents, n_blocks, n_empty, n_stale, n_broken;
+};
+
+static int read_at(const struct dump *d, void *p, size_t n, uint64_t off) {
+    for (size_t at = 0; at < n;) {
+        ssize_t k = pread(d->fd, (uint8_t *)p + at, n - at, (off_t)(off + at));
+        if (k <= 0)
+            return k < 0 ? -errno : ERR_CORRUPT; /* the file is shorter than its headers say */
+        at += (size_t)k;
+    }
+    return 0;
+}
+
+static const char *hex(const uint8_t *p, size_t n, char *ret) {
+    digest_hex(p, n, ret);
+    return ret;
+}
+
+static void print_time(uint64_t s) {
+    time_t t = (time_t)s;
+    struct tm tm;
+    char text[32];
+    if (gmtime_r(&t, &tm) && strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm))
+        printf("%s", text);
+    else
+        printf("%llu", (unsigned long long)s);
+}
+
+static void print_slot(const struct disk_slot_hdr *h) {
+    char a[2 * DIGEST_BYTES + 1], b[2 * DIGEST_BYTES + 1];
+    printf("id %s\n    depth %u", hex(h->id.b, BLOCK_ID_BYTES, a), h->depth);
+    if (h->depth)
+        printf("  parent %s%s", hex(h->parent.b, BLOCK_ID_BYTES, b),
+               h->flags & DISK_SLOT_FOREIGN_PARENT ? " (of another node)" : "");
+    printf("\n    namespace %s\n    put %llu at ", hex(h->ns, DIGEST_BYTES, a), (unsigned long long)h->put_seq);
+    print_time(h->put_time_s);
+    printf("  writer %s  group %llu\n", hex(h->writer, sizeof(h->writer), b), (unsigned long long)h->group);
+    printf("    generation %llu  payload %u bytes, %u ranges  checksum %016llx\n", (unsigned long long)h->generation,
+           h->payload_len, h->n_ranges, (unsigned long long)h->checksum);
+}
+
+/* The payload's ranges against the sums behind it, the list of sums against the header. NULL: they agree. */
+static const char *verify(const uint8_t *slot, const struct disk_slot_hdr *h) {
+    if (h->n_ranges == 0 || h->payload_len % h->n_ranges)
+        return "the ranges do not divide the payload";
+    size_t range_bytes = h->payload_len / h->n_ranges;
+    uint64_t *sums = alloc_array(h->n_ranges, sizeof(*sums));
+    if (!sums)
+        return "no memory";
+    uint64_t sum = checksum_block(slot, range_bytes, h->n_ranges, sums);
+    const char *why = sum == h->checksum ? NULL : "the payload's checksum is not the header's";
+    struct wire_cur c = wire_cur_read(slot + h->payload_len, 8 * (size_t)h->n_ranges);
+    for (uint32_t i = 0; i < h->n_ranges && !why; i++)
+        if (wire_cur_u64(&c) != sums[i])
+            why = "a range's checksum in the slot is not its bytes'";
+    free(sums);
+    return why;
+}
+
+static void broken(struct dump *d, uint64_t off, const char *why) {
+    d->n_broken++;
+    printf("  at %llu: BROKEN: %s\n", (unsigned long long)off, why);
+}
+
+/* One entry of an extent's table; buf holds one slot. */
+static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uint8_t *entry, uint64_t entry_off,
+                     uint64_t slot_off, uint8_t *buf) {
+    struct disk_slot_hdr h;
+    int rv = disk_slot_decode(entry, &h);
+    if (rv == ERR_NOTFOUND) {
+        d->n_empty++;
+        if (d->all)
+            printf("  slot at %llu: empty\n", (unsigned long long)slot_off);
+        return 0;
+    }
+    if (rv < 0) {
+        broken(d, entry_off, rv == ERR_UNSUPPORTED ? "slot header of another version" : "slot header");
+        return 0;
+    }
+    if (h.extent_generation != eh->generation) {
+        d->n_stale++;
+        if (d->all)
+            printf("  slot at %llu: stale, of the extent's generation %llu\n", (unsigned long long)slot_off,
+                   (unsigned long long)h.extent_generation);
+        return 0;
+    }
+    d->n_blocks++;
+    printf("  slot at %llu: ", (unsigned long long)slot_off);
+    print_slot(&h);
+    if (h.payload_len + 8ull * h.n_ranges > eh->slot_bytes) {
+        broken(d, entry_off, "payload and sums are longer than the slot");
+        return 0;
+    }
+    if (!d->verify)
+        return 0;
+    rv = read_at(d, buf, eh->slot_bytes, slot_off);
+    if (rv < 0)
+        return rv;
+    const char *why = verify(buf, &h);
+    if (why)
+        broken(d, slot_off, why);
+    return 0;
+}
+
+static int dump_table(struct dump *d, const struct disk_extent_hdr *eh, uint64_t off) {
+    uint64_t table_bytes = ((uint64_t)eh->n_slots * DISK_SLOT_HDR_BYTES + DISK_PAGE - 1) / DISK_PAGE * DISK_PAGE;
+    uint64_t table_off = off + DISK_PAGE, first = table_off + table_bytes;
+    if (DISK_PAGE + table_bytes + (uint64_t)eh->n_slots * eh->slot_bytes > d->super.extent_bytes) {
+        broken(d, off, "the extent's table and slots are longer than the extent");
+        return 0;
+    }
+    uint8_t *table = malloc(table_bytes + 1), *slot = malloc((size_t)eh->slot_bytes + 1);
+    int rv = table && slot ? read_at(d, table, table_bytes, table_off) : ERR_NOMEM;
+    for (uint32_t i = 0; rv == 0 && i < eh->n_slots; i++) {
+        uint64_t at = (uint64_t)i * DISK_SLOT_HDR_BYTES;
+        rv = dump_slot(d, eh, table + at, table_off + at, first + (uint64_t)i * eh->slot_bytes, slot);
+    }
+    free(table);
+    free(slot);
+    return rv;
+}
+
+static int dump_extent(struct dump *d, uint64_t number, uint64_t off) {
+    uint8_t page[DISK_PAGE];
+    struct disk_extent_hdr eh;
+    int rv = read_at(d, page, sizeof(page), off);
+    if (rv < 0)
+        return rv;
+    rv = disk_extent_decode(page, &eh);
+    if (rv == ERR_NOTFOUND)
+        return 0; /* not in use yet */
+    if (rv < 0) {
+        broken(d, off, rv == ERR_UNSUPPORTED ? "extent header of another version" : "extent header");
+        return 0;
+    }
+    d->n_extents++;
+    bool ours = memcmp(eh.store_id, d->super.store_id, sizeof(eh.store_id)) == 0;
+    printf("extent %llu at %llu: generation %llu, %u slots of %u bytes%s\n", (unsigned long long)number,
+           (unsigned long long)off, (unsigned long long)eh.generation, eh.n_slots, eh.slot_bytes,
+           ours ? "" : ", of another store: ignored");
+    return ours ? dump_table(d, &eh, off) : 0;
+}
+
+static int dump_file(struct dump *d) {
+    uint8_t page[DISK_PAGE];
+    char id[2 * DISK_STORE_ID_BYTES + 1];
+    int rv = read_at(d, page, sizeof(page), 0);
+    if (rv == 0)
+        rv = disk_super_decode(page, &d->super);
+    if (rv < 0)
+        return rv;
+    if (d->super.extent_bytes > MAX_EXTENT_BYTES)
+        return ERR_CORRUPT;
+    uint64_t n = (d->file_bytes - DISK_PAGE) / d->super.extent_bytes;
+    printf("store %s: %llu extents of %llu bytes, smallest slot %u bytes\n",
+           hex(d->super.store_id, DISK_STORE_ID_BYTES, id), (unsigned long long)n,
+           (unsigned long long)d->super.extent_bytes, d->super.min_slot_bytes);
+    for (uint64_t i = 0; rv == 0 && i < n; i++)
+        rv = dump_extent(d, i, DISK_PAGE + i * d->super.extent_bytes);
+    if (rv == 0)
+        printf("%llu extents in use, %llu blocks%s, %llu empty and %llu stale slots, %llu broken\n",
+               (unsigned long long)d->n_extents, (unsigned long long)d->n_blocks, d->verify ? " read" : "",
+               (unsigned long long)d->n_empty, (unsigned long long)d->n_stale, (unsigned long long)d->n_broken);
+    return rv;
+}
+
+static int open_file(struct dump *d, const char *path) {
+    char inside[4096];
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        if ((size_t)snprintf(inside, sizeof(inside), "%s/" FILE_NAME, path) >= sizeof(inside))
+            return -ENAMETOOLONG;
+        path = inside;
+    }
+    d->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (d->fd < 0 || fstat(d->fd, &st) < 0)
+        return -errno;
+    d->file_bytes = (uint64_t)st.st_size;
+    return d->file_bytes < DISK_PAGE ? ERR_CORRUPT : 0;
+}
+
+int main(int argc, char **argv) {
+    struct dump d = {.fd = -1};
+    const char *path = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--all") == 0)
+            d.all = true;
+        else if (strcmp(argv[i], "--verify") == 0)
+            d.verify = true;
+        else if (argv[i][0] == '-' || path)
+            path = "";
+        else
+            path = argv[i];
+    }
+    if (!path || !*path) {
+        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fputs("usage: slotdump [--all] [--verify] FILE\n", asked ? stdout : stderr);
+        return asked ? 0 : 2;
+    }
+    int rv = open_file(&d, path);
+    if (rv == 0)
+        rv = dump_file(&d);
+    if (rv < 0)
+        fprintf(stderr, "slotdump: %s: %s\n", path, rv == ERR_NOTFOUND ? "no disk tier's file" : err_text(rv));
+    if (d.fd >= 0)
+        close(d.fd);
+    return rv < 0 || d.n_broken;
+}
