@@ -21,8 +21,7 @@ struct loading { /* one cfg_load() */
     int rv; /* the first error of the INI callbacks */
 };
 
-/* --- one value
- * ------------------------------------------------------------------------------------- */
+/* --- one value --- */
 
 static void *field(const struct cfg_opt *o, void *cfg) {
     return (char *)cfg + o->off;
@@ -185,8 +184,7 @@ static void enum_name(const struct cfg_opt *o, uint32_t index, char *ret, size_t
     snprintf(ret, cap, STR_FMT, STR_ARG(name));
 }
 
-/* --- tables
- * ---------------------------------------------------------------------------------------- */
+/* --- tables --- */
 
 const struct cfg_opt *cfg_find(const struct cfg_table *t, const char *name) {
     for (size_t i = 0; i < t->n_opts; i++)
@@ -311,8 +309,7 @@ int cfg_get(const struct cfg_table *t, const void *cfg, const char *name, char *
     return rv;
 }
 
-/* --- sources
- * --------------------------------------------------------------------------------------- */
+/* --- sources --- */
 
 static int load_value(struct loading *l, const struct cfg_opt *o, const char *value) {
     uint8_t *wrote = &l->list_source[o - l->t->opts];
@@ -512,8 +509,7 @@ int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, 
     return rv;
 }
 
-/* --- printing
- * -------------------------------------------------------------------------------------- */
+/* --- printing --- */
 
 static void print_default(const struct cfg_opt *o, FILE *out) {
     char text[64];

@@ -52,8 +52,7 @@ struct http_server {
 static void conn_feed(struct http_conn *c, const char *p, size_t n);
 static void conn_next(struct http_conn *c);
 
-/* --- closing
- * ----------------------------------------------------------------------------------------- */
+/* --- closing --- */
 
 static void server_release(struct http_server *s) {
     if (!s->closing || s->listener_open || s->stats.conns || s->n_reqs)
@@ -123,8 +122,7 @@ void http_conn_drop(struct http_conn *c) {
     uv_close((uv_handle_t *)&c->timer, on_conn_closed);
 }
 
-/* --- timer
- * ------------------------------------------------------------------------------------------- */
+/* --- timer --- */
 
 static void conn_fail(struct http_conn *c, int status, const char *text);
 static void on_timer(uv_timer_t *t);
@@ -158,8 +156,7 @@ static void on_timer(uv_timer_t *t) {
     }
 }
 
-/* --- writing
- * ----------------------------------------------------------------------------------------- */
+/* --- writing --- */
 
 struct write_req {
     uv_write_t req;
@@ -264,8 +261,7 @@ static void conn_fail(struct http_conn *c, int status, const char *text) {
                      NULL, "%s", text);
 }
 
-/* --- parsing
- * ----------------------------------------------------------------------------------------- */
+/* --- parsing --- */
 
 static int refuse(struct http_conn *c, int status, const char *text) {
     c->fail_status = status;
@@ -541,8 +537,7 @@ static void conn_feed(struct http_conn *c, const char *p, size_t n) {
     }
 }
 
-/* --- reading
- * ----------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 static void on_alloc(uv_handle_t *h, size_t want, uv_buf_t *buf) {
     struct http_conn *c = h->data;
@@ -580,8 +575,7 @@ static void conn_next(struct http_conn *c) {
     }
 }
 
-/* --- accepting
- * --------------------------------------------------------------------------------------- */
+/* --- accepting --- */
 
 static int conn_init(struct http_server *s, struct http_conn *c, bool is_pipe) {
     memset(c, 0, sizeof(*c));
@@ -654,8 +648,7 @@ int http_server_adopt(struct http_server *s, int take_fd) {
     return rv;
 }
 
-/* --- the server
- * -------------------------------------------------------------------------------------- */
+/* --- the server --- */
 
 static void set_defaults(struct http_server_cfg *c) {
     c->max_conns = c->max_conns ? c->max_conns : 1024;

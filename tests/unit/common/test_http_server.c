@@ -94,8 +94,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* --- a client on a plain socket
- * ---------------------------------------------------------------------- */
+/* --- a client on a plain socket --- */
 
 struct client {
     struct fixture *f;
@@ -177,8 +176,7 @@ static void one_shot(struct fixture *f, const char *request, const char *want) {
     client_close(&c);
 }
 
-/* --- tests
- * --------------------------------------------------------------------------------------------- */
+/* --- tests --- */
 
 static void test_keep_alive_serves_two(void **state) {
     struct client c;
