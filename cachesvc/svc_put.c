@@ -124,6 +124,23 @@ static void fill_blocks(const struct msg_put_begin_req *m, struct store_put_bloc
     }
 }
 
+/* Puts that expired in the store leave their records behind until the session ends; they go when none is free,
+ * so that a client that never commits cannot hold all of them. */
+static struct put_rec *take_rec(struct cachesvc *s) {
+    struct put_rec *r = slabpool_take(&s->puts);
+    if (r)
+        return r;
+    LIST_FOREACH(&s->sessions.all, at) {
+        struct session *ss = LIST_ENTRY(at, struct session, link);
+        LIST_FOREACH_SAFE(&ss->puts, it, tmp) {
+            struct put_rec *old = LIST_ENTRY(it, struct put_rec, link);
+            if (old->n_open == 0 && !block_store_put_find(ss->store, old->put_id))
+                end_put(s, ss, old);
+        }
+    }
+    return slabpool_take(&s->puts);
+}
+
 int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     struct session *ss = session_of(call->conn)->session;
@@ -138,7 +155,7 @@ int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return rv;
     struct store_put_block *blocks = bump_alloc(call->scratch, m.n_ids * sizeof(*blocks));
     uint8_t *status = bump_alloc(call->scratch, m.n_ids);
-    struct put_rec *r = slabpool_take(&s->puts);
+    struct put_rec *r = take_rec(s);
     if (!blocks || !status || !r) {
         slabpool_give(&s->puts, r);
         return err_set(eb, ERR_BUSY, "Put: too many open puts");
