@@ -99,7 +99,7 @@ static void judge_point(struct exactness *x, const struct exact_point *p, uint64
     judge(x, r, &c, quant_type_find(types[p->v[FACTOR_MODEL]])->name);
 }
 
-static void tiny_points(struct exactness *x, size_t n_random) {
+static void tiny_points(struct exactness *x, size_t n_random, bool all_pairs) {
     const uint8_t n_values[N_FACTORS] = {
         [FACTOR_SOURCE] = N_SOURCES,        [FACTOR_REUSE] = REUSE_STEPS + 1,
         [FACTOR_CHUNK] = ARRAY_LEN(chunks), [FACTOR_BATCH] = EXACT_MAX_BATCH,
@@ -108,8 +108,8 @@ static void tiny_points(struct exactness *x, size_t n_random) {
         [FACTOR_KV] = 2,                    [FACTOR_BLOCK] = ARRAY_LEN(blocks),
         [FACTOR_LENGTH] = ARRAY_LEN(lengths),
     };
-    struct exact_point *pairs;
-    size_t n_pairs = exact_points_pairs(n_values, 1, &pairs);
+    struct exact_point *pairs = NULL;
+    size_t n_pairs = all_pairs ? exact_points_pairs(n_values, 1, &pairs) : 0;
     for (size_t i = 0; i < n_pairs; i++)
         judge_point(x, &pairs[i], i);
     free(pairs);
@@ -267,11 +267,16 @@ int main(int argc, char **argv) {
         {"points", required_argument, NULL, 'p'},
         {"seed", required_argument, NULL, 's'},
         {"mkmodel", required_argument, NULL, 'm'},
+        {"few", no_argument, NULL, 'f'},
         {NULL, 0, NULL, 0},
     };
     static struct exactness x;
     const char *mkmodel = NULL;
     size_t n_random = 500, n_real = 10;
+    bool few = false; /* for sanitizer builds: random points of the tiny models only */
+    const char *is_long = getenv("INCIPIT_TEST_LONG");
+    if (is_long && *is_long)
+        n_random = 10000, n_real = 200;
     x.seed = (uint64_t)time(NULL);
     for (int c; (c = getopt_long(argc, argv, "", opts, NULL)) != -1;) {
         if (c == 'l')
@@ -282,15 +287,18 @@ int main(int argc, char **argv) {
             x.seed = strtoull(optarg, NULL, 10);
         else if (c == 'm')
             mkmodel = optarg;
+        else if (c == 'f')
+            few = true, n_random = 60;
         else
             return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("seed %llu\n", (unsigned long long)x.seed);
     open_all(&x);
-    tiny_points(&x, n_random);
+    tiny_points(&x, n_random, !few);
     blas_points(&x, n_random / 5);
-    real_models(&x, mkmodel, n_real);
+    if (!few)
+        real_models(&x, mkmodel, n_real);
     close_all(&x);
     printf("%zu points run, %zu failed\n", x.n_run, x.n_failed);
     return x.n_failed ? 1 : 0;
