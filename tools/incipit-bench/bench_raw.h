@@ -2,7 +2,8 @@
  *
  * What a socket can do on this machine at its best: one stream, no frames, no checksums, reads of at
  * most 256 KiB on TCP, reno on loopback, a send buffer of 1 MiB on Unix sockets (the settings of our own
- * connections). Source and destination are as large as a repetition, so both sides touch cold memory.
+ * connections), the child's memory in huge pages as a node's is. Source and destination are as large as a
+ * repetition, so both sides touch cold memory.
  *
  * Thread: one; blocks. Memory: bench_raw_open() allocates both sides' buffers. */
 #pragma once
