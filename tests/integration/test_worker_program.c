@@ -197,7 +197,7 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
 
     fd = http_connect(port); /* under way when the signal comes */
     http_send(fd, "POST", "/v1/completions",
-              "{\"model\":\"x\",\"prompt\":\"tell me\",\"max_tokens\":1500,\"temperature\":0,"
+              "{\"model\":\"x\",\"prompt\":\"tell me\",\"max_tokens\":500,\"temperature\":0,"
               "\"stream\":true}");
     assert_true(read(fd, text, 1) == 1);
     kill(p.pid, SIGTERM);

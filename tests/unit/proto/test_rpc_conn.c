@@ -425,7 +425,7 @@ static void test_close_with_frames_queued_gives_payloads_back(void **state) {
 static void test_peer_gone_while_sending_breaks(void **state) {
     struct fixture *f = *state;
     uint8_t *payload = calloc(1, 900000);
-    struct buf b;
+    static struct buf b; /* queued until the teardown closes the connection */
     buf_init_extern(&b, payload, 900000, on_release, f);
     assert_int_equal(send_frame(f, 1, &b), 0);
     close(f->peer);
@@ -500,7 +500,7 @@ static void test_stalled_tells_how_long_nothing_moved(void **state) {
     struct fixture *f = *state;
     assert_int_equal(rpc_conn_stalled_ns(f->conn), 0);
     uint8_t *payload = calloc(1, 900000);
-    struct buf b;
+    static struct buf b; /* queued until the teardown closes the connection */
     buf_init_extern(&b, payload, 900000, on_release, f);
     send_frame(f, 1, &b);
     assert_true(rpc_conn_stalled_ns(f->conn) > 0);
