@@ -29,8 +29,8 @@ static void print_human(struct ctl *c, const char *addr, const struct msg_stats_
     print_tier(c, "RAM", m->ram_used_bytes, m->ram_bytes, m->blocks_ram);
     if (m->disk_bytes)
         print_tier(c, "disk", m->disk_used_bytes, m->disk_bytes, m->blocks_disk);
-    fprintf(c->out, "  %-10s %llu of at most %llu entries, %llu holes\n", "directory",
-            LL(m->blocks_ram + m->blocks_disk + m->holes), LL(m->max_blocks), LL(m->holes));
+    fprintf(c->out, "  %-10s at most %llu entries, %llu holes\n", "directory",
+            LL(m->max_blocks), LL(m->holes));
     fprintf(c->out, "  %-10s %llu of %llu blocks asked for (%.1f%%)\n", "hits",
             LL(m->lookup_hits), LL(m->lookup_blocks), percent(m->lookup_hits, m->lookup_blocks));
     fprintf(c->out, "  %-10s %llu fetched, %llu stored, %llu evicted, %llu conflicts, "

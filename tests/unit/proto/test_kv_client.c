@@ -9,6 +9,7 @@
 #include "common/checksum.h"
 #include "proto/kv_client.h"
 #include "tests/support/fake_node.h"
+#include "tests/support/fault.h"
 
 #define N_RANGES 6u
 #define RANGE_BYTES 20000u
@@ -252,6 +253,14 @@ static int do_put(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadli
                        .checksum = f->checksum + first, .range_checksums = sum_ptrs + first,
                        .deadline_ms = deadline_ms};
     return kv_client_put(f->client, &q, on_put, f, ret);
+}
+
+static int do_touch(struct fixture *f) {
+    const struct block_id *chains[1] = {f->chain};
+    uint32_t lens[1] = {12};
+    struct kv_touch q = {.ns = f->ns, .chains = chains, .lens = lens, .n_chains = 1,
+                         .deadline_ms = DEADLINE_MS};
+    return kv_client_touch(f->client, &q, on_done, f, NULL);
 }
 
 static void put_and_wait(struct fixture *f, uint32_t first, uint32_t n) {
@@ -673,6 +682,73 @@ static void test_control_only_client_is_complete_without_payload(void **state) {
     assert_int_equal(do_put(f, 0, 4, DEADLINE_MS, NULL), ERR_INVALID);
 }
 
+/* Failure is a parameter: the n-th allocation of a start fails, for every n until none does. */
+static void test_start_without_memory_fails_cleanly(void **state) {
+    struct fixture *f = *state;
+    put_and_wait(f, 0, 16);
+    for (int kind = 0; kind < 4; kind++) {
+        bool fired = true;
+        for (uint64_t n = 0; fired; n++) {
+            int target = f->n_done + 1;
+            assert_true(n < 50);
+            fault_arm(n);
+            int rv = kind == 0   ? do_lookup(f, 16, 0, 0)
+                     : kind == 1 ? do_fetch(f, 0, 16, DEADLINE_MS, NULL)
+                     : kind == 2 ? do_put(f, 8, 16, DEADLINE_MS, NULL)
+                                 : do_touch(f);
+            fired = fault_fired();
+            fault_disarm();
+            if (rv == 0)
+                run_until(f, &f->n_done, target); /* exactly one callback */
+            else
+                assert_int_equal(rv, ERR_NOMEM); /* and none at all */
+            assert_int_equal(f->n_done, target - (rv < 0));
+        }
+        assert_int_equal(f->rv, 0);
+    }
+    assert_int_equal(f->n_up, 1); /* the session never suffered */
+}
+
+static void test_open_without_memory_fails_cleanly(void **state) {
+    struct fixture *f = *state;
+    const char *addrs[1] = {f->addrs[0]};
+    static const uint8_t writer[16] = {1};
+    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = 1, .token = "t", .token_len = 1,
+                                .role = MSG_ROLE_WORKER, .n_data_conns = 1, .writer = writer,
+                                .tcp_congestion = "reno", .on_node = on_node, .on_node_arg = f};
+    struct errbuf eb;
+    bool fired = true;
+    uint64_t n = 0;
+    f->nodes[0].token = "t";
+    for (; fired; n++) {
+        fault_arm(n);
+        int rv = kv_client_open(&f->client, &f->loop, &cfg, &eb);
+        fired = fault_fired();
+        fault_disarm();
+        assert_int_equal(rv, fired ? ERR_NOMEM : 0);
+    }
+    assert_true(n > 6);
+    run_until(f, &f->n_up, 1);
+}
+
+/* Connections that cannot be made for want of memory are attempts like others: it comes up later.
+ * */
+static void test_connecting_without_memory_is_tried_again(void **state) {
+    struct fixture *f = *state;
+    for (uint64_t n = 0; n < 12; n++) {
+        f->n_up = 0;
+        open_client(f, NULL, 1);
+        fault_arm(n);
+        turn(f, 3);
+        fault_disarm();
+        run_until(f, &f->n_up, 1);
+        f->is_client_closed = false;
+        close_client(f);
+        while (!f->is_client_closed)
+            uv_run(&f->loop, UV_RUN_ONCE);
+    }
+}
+
 static void test_bad_arguments_are_refused(void **state) {
     struct fixture *f = *state;
     assert_int_equal(do_lookup(f, 0, 0, 0), ERR_INVALID);
@@ -719,6 +795,9 @@ int main(void) {
         T(test_wrong_token_is_denied_and_told, setup_no_client),
         T(test_absent_node_is_no_error, setup_no_client),
         T(test_control_only_client_is_complete_without_payload, setup_no_client),
+        T(test_start_without_memory_fails_cleanly, setup_tcp),
+        T(test_open_without_memory_fails_cleanly, setup_no_client),
+        T(test_connecting_without_memory_is_tried_again, setup_no_client),
         T(test_bad_arguments_are_refused, setup_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
