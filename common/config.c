@@ -444,7 +444,7 @@ static int walk_cli(struct loading *l, const struct cli_names *names, int argc, 
         ret->dump |= c == OPT_DUMP;
         if (c == OPT_CONFIG)
             ret->config = optarg;
-        if (c < OPT_FIRST || c == 'h' || !l)
+        if (c < OPT_FIRST || !l)
             continue;
         size_t i = (size_t)(c - OPT_FIRST);
         const char *value = optarg ? optarg : i % 2 ? "false" : "true";
