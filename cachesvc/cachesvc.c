@@ -1,6 +1,7 @@
 #include "cachesvc/cachesvc.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "cachesvc/svc.h"
 #include "common/check.h"
@@ -101,8 +102,21 @@ static void on_block_gone(void *arg, const struct block_id *id) {
         s->index->ops->withdraw(s->index, id);
 }
 
+/* The RAM tier is touched page by page at start: too large a one would end in the kernel's killing
+ * of some process, not in an error. */
+static int check_ram(uint64_t ram_bytes, struct errbuf *eb) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0 || ram_bytes <= (uint64_t)pages * (uint64_t)page)
+        return 0;
+    return err_set(eb, ERR_INVALID, "--ram-bytes %llu: this machine has %llu",
+                   (unsigned long long)ram_bytes, (unsigned long long)pages * (uint64_t)page);
+}
+
 static int open_store(struct cachesvc *s, struct errbuf *eb) {
     const struct cachesvc_config *cfg = s->cfg;
+    int ram_rv = check_ram(cfg->ram_bytes, eb);
+    if (ram_rv < 0)
+        return ram_rv;
     bool has_disk = *cfg->disk_dir && cfg->disk_bytes;
     if (!*cfg->disk_dir != !cfg->disk_bytes)
         return err_set(eb, ERR_INVALID, "--disk-dir and --disk-bytes go together");

@@ -91,11 +91,28 @@ static int super_block(struct disk_tier *t, const char *path, struct errbuf *eb)
     return 0;
 }
 
-static int tables(struct disk_tier *t, const char *path, struct errbuf *eb) {
-    if (t->cfg.disk_bytes < DISK_PAGE + t->super.extent_bytes)
-        return err_set(eb, ERR_INVALID, "'%s': %llu bytes are smaller than one extent of %llu",
-                       path, (unsigned long long)t->cfg.disk_bytes,
-                       (unsigned long long)t->super.extent_bytes);
+static int check_size(const struct disk_tier *t, const char *path, uint64_t extent_bytes,
+                      struct errbuf *eb) {
+    if (t->cfg.disk_bytes >= DISK_PAGE + extent_bytes)
+        return 0;
+    return err_set(eb, ERR_INVALID, "'%s': %llu bytes are too few for one extent of %llu", path,
+                   (unsigned long long)t->cfg.disk_bytes, (unsigned long long)extent_bytes);
+}
+
+/* Everything that may refuse the file comes before its size is changed: shrinking loses blocks. */
+static int check_before_resize(struct disk_tier *t, const char *path, struct errbuf *eb) {
+    struct stat st;
+    if (fstat(t->fd, &st) < 0)
+        return err_set(eb, -errno, "stat '%s': %s", path, strerror(errno));
+    if (st.st_size == 0)
+        return check_size(t, path, choose_extent(&t->cfg), eb);
+    if (st.st_size < (off_t)DISK_PAGE)
+        return err_set(eb, ERR_CORRUPT, "'%s' is not a block file; move it away", path);
+    int rv = super_block(t, path, eb);
+    return rv < 0 ? rv : check_size(t, path, t->super.extent_bytes, eb);
+}
+
+static int tables(struct disk_tier *t, struct errbuf *eb) {
     uint64_t n = (t->cfg.disk_bytes - DISK_PAGE) / t->super.extent_bytes;
     struct slots_cfg sc = {
         .base_off = DISK_PAGE,
@@ -133,11 +150,13 @@ int disk_tier_init(struct disk_tier *t, const struct disk_tier_cfg *cfg, struct 
     if (rv == 0)
         rv = open_file(t, path, eb);
     if (rv == 0)
+        rv = check_before_resize(t, path, eb);
+    if (rv == 0)
         rv = preallocate(t, path, eb);
     if (rv == 0)
         rv = super_block(t, path, eb);
     if (rv == 0)
-        rv = tables(t, path, eb);
+        rv = tables(t, eb);
     if (rv < 0)
         disk_tier_fini(t);
     return rv;

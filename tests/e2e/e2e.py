@@ -221,6 +221,22 @@ def test_quickstart_keeps_and_stops(test_dir):
     expect(q.returncode == 0 and "no pool" in q.stdout, f"--stop again: {q.returncode} {q.stdout}")
 
 
+def test_node_says_what_is_wrong(test_dir):
+    """What can't work ends the start with status 3 and a line that names it."""
+    def run(*args):
+        p = subprocess.run([BUILD / "cachesvc/incipit-cachesvc", "--listen", f"127.0.0.1:{BASE_PORT}",
+                            "--http-listen", "", *args], capture_output=True, text=True, timeout=30)
+        return p.returncode, p.stdout + p.stderr
+    disk = ("--ram-bytes", "64m", "--disk-dir", str(test_dir))
+    for args, said in ((("--ram-bytes", "16t"), "this machine has"),
+                       ((*disk, "--disk-bytes", "100"), "too few"),
+                       ((*disk, "--disk-bytes", "900t"), "bytes of disk"),
+                       (disk, "go together"),
+                       (("--ram-bytes", "64m", "--listen", "0.0.0.0:0"), "--token-file")):
+        rc, out = run(*args)
+        expect(rc == 3 and said in out, f"{args}: {rc} {out}")
+
+
 def test_hit_on_another_worker(test_dir):
     """What one worker computed another fetches, block for block, with the same logits and text."""
     pool = make_pool(test_dir)

@@ -3,6 +3,7 @@
 #include "tests/unit/cachesvc/store_fixture.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void test_blocks_leave_ram_for_disk_and_come_back(void **state) {
@@ -368,6 +369,37 @@ static void test_foreign_file_and_other_geometry_are_refused(void **state) {
     store_fx_close(&f);
 }
 
+static off_t file_size(const char *path) {
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_size;
+}
+
+static void test_a_refused_file_keeps_its_size(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 32);
+    store_fx_stop(&f, false);
+    struct errbuf eb = {{0}};
+    char path[128];
+    snprintf(path, sizeof(path), "%s/incipit.blocks", f.dir);
+    off_t was = file_size(path);
+    f.cfg.disk_bytes = 100;
+    assert_int_equal(store_fx_start(&f, &eb), ERR_INVALID);
+    assert_non_null(strstr(eb.text, "too few for one extent"));
+    assert_int_equal(file_size(path), was);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(pwrite(fd, "something else", 14, 0), 14);
+    close(fd);
+    f.cfg.disk_bytes = (uint64_t)was / 2;
+    assert_int_equal(store_fx_start(&f, &eb), ERR_NOTFOUND);
+    assert_int_equal(file_size(path), was);
+    unlink(path);
+    f.cfg.disk_bytes = 100;
+    assert_int_equal(store_fx_start(&f, &eb), ERR_INVALID);
+    store_fx_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks_leave_ram_for_disk_and_come_back),
@@ -387,6 +419,7 @@ int main(void) {
         cmocka_unit_test(test_second_process_is_refused),
         cmocka_unit_test(test_full_disk_is_said_at_start),
         cmocka_unit_test(test_foreign_file_and_other_geometry_are_refused),
+        cmocka_unit_test(test_a_refused_file_keeps_its_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
