@@ -220,8 +220,13 @@ static int f_seed(struct api_request *r, const struct json_t *v, const char *f, 
     return 0;
 }
 static int f_max_tokens(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+    bool again = r->kind == API_CHAT && r->max_tokens_set; /* chat has two names and no default */
+    uint32_t was = r->max_tokens;
+    int rv = get_u32(v, f, 0, 1u << 24, &r->max_tokens, e);
     r->max_tokens_set = true;
-    return get_u32(v, f, 0, 1u << 24, &r->max_tokens, e);
+    if (rv == 0 && again && r->max_tokens != was)
+        return api_fail(e, f, "'max_tokens' and 'max_completion_tokens' differ");
+    return rv;
 }
 static int f_stream(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
     return get_bool(v, f, &r->stream, e);

@@ -157,7 +157,12 @@ static void test_values_out_of_bounds(void **state) {
     refuse(API_COMPLETION, COMPLETION(",\"logprobs\":true"), "logprobs");
     refuse(API_COMPLETION, COMPLETION(",\"logprobs\":21"), "logprobs");
     refuse(API_COMPLETION, COMPLETION(",\"max_tokens\":0"), "max_tokens");
+    refuse(API_CHAT, CHAT(",\"max_tokens\":5,\"max_completion_tokens\":3"), "max_completion_tokens");
+    refuse(API_CHAT, CHAT(",\"max_completion_tokens\":5,\"max_tokens\":3"), "max_tokens");
     struct api_request r;
+    accept(&r, API_CHAT, CHAT(",\"max_completion_tokens\":5,\"max_tokens\":5"));
+    assert_true(r.max_tokens_set && r.max_tokens == 5);
+    api_request_fini(&r);
     accept(&r, API_COMPLETION, COMPLETION(",\"max_tokens\":0,\"echo\":true,\"logprobs\":0"));
     assert_true(r.logprobs && r.echo && r.max_tokens_set && r.max_tokens == 0);
     api_request_fini(&r);
