@@ -212,6 +212,8 @@ static bool parse_options(int argc, char **argv, struct options *o) {
 
 int main(int argc, char **argv) {
     struct session s = {.o = {.threads = 1, .chunk = 512, .block = 32}, .eb = {.text = ""}};
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return usage(stdout, 0);
     if (!parse_options(argc, argv, &s.o))
         return usage(stderr, 2);
     int rv = open_session(&s);

@@ -170,9 +170,12 @@ static int print_all(const struct dump *d, const struct options *o) {
     return 0;
 }
 
-static int usage(void) {
-    fputs("usage: tokdump [--chat] [--block-tokens N] [--kv-dtype f16|f32] [--namespace HEX] MODEL.gguf TEXT\n", stderr);
-    return 2;
+static int usage(FILE *f, int rc) {
+    fputs("usage: tokdump [--chat] [--block-tokens N] [--kv-dtype f16|f32] [--namespace HEX] MODEL.gguf TEXT\n"
+          "  --chat     TEXT as the user's message in the model's chat template\n"
+          "  a '-' for TEXT reads standard input\n",
+          f);
+    return rc;
 }
 
 static int parse_args(int argc, char **argv, struct options *o) {
@@ -212,8 +215,10 @@ int main(int argc, char **argv) {
     struct options o;
     struct errbuf eb = {""};
     struct dump d = {0};
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return usage(stdout, 0);
     if (parse_args(argc, argv, &o) < 0)
-        return usage();
+        return usage(stderr, 2);
     int rv = load(&d, &o, &eb);
     if (rv == 0)
         rv = encode(&d, &o, &eb);
