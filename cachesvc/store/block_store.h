@@ -18,7 +18,7 @@
 #define STORE_WRITER_BYTES 16
 #define STORE_NONE UINT32_MAX
 /* Disk jobs of the store besides reads; the pool's queue must take max_disk_reads and these. */
-#define STORE_DISK_JOBS 16u
+#define STORE_DISK_JOBS 24u
 
 struct block_store; /* opaque */
 struct disk_exec;   /* who runs disk work off the loop: disk_io.h */

@@ -19,7 +19,7 @@
 #include "cachesvc/store/policy.h"
 #include "cachesvc/store/ram_tier.h"
 
-#define STORE_MAX_WRITES 4
+#define STORE_MAX_WRITES 8
 #define STORE_VICTIM_STEPS 1024u
 #define STORE_DEGRADED_NS (5 * NS_PER_S)
 
