@@ -29,8 +29,8 @@ static void report(struct kv_part *p, uint32_t i, int rv) {
         query(p)->on_block(call->arg, p->idx[i], rv);
 }
 
-/* The part ended before all its blocks had a status. A callback may cancel the call: then no more.
- * */
+/* The part ended before all its blocks had a status. A callback may cancel the call: then no
+ * more. */
 static void report_rest(struct kv_part *p, int rv) {
     for (uint32_t i = 0; i < p->n && !p->call->is_finished; i++)
         report(p, i, rv);

@@ -222,8 +222,8 @@ static void send_release(struct kv_client *c, struct kv_node *n, uint64_t lease_
         kv_client_oneway(c, kv_node_control(n), WIRE_RELEASE);
 }
 
-/* Only to the session that granted it: after a reconnect the node has released everything itself.
- * */
+/* Only to the session that granted it: after a reconnect the node has released everything
+ * itself. */
 void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32_t used) {
     for (uint32_t i = 0; i < lease->n && !c->is_closing; i++) {
         struct kv_node *n = &c->nodes[lease->part[i].node];

@@ -82,8 +82,8 @@ static void tell(struct kv_node *n, int err, const char *text) {
         c->cfg.on_node(c->cfg.on_node_arg, n->index, n->state, err, text);
 }
 
-/* Doubles from attempt to attempt; up to a quarter less, so that workers do not come back in step.
- * */
+/* Doubles from attempt to attempt; up to a quarter less, so that workers do not come back in
+ * step. */
 static uint64_t backoff_ms(struct kv_node *n) {
     const struct kv_client_cfg *cfg = &n->client->cfg;
     uint64_t ms = cfg->backoff_min_ms;
@@ -171,8 +171,8 @@ static int send_hello(struct kv_link *l) {
     return rpc_conn_send(l->conn, &h, out->data, out->len, NULL);
 }
 
-/* Never blocks: a refused TCP connection is told by on_close, a missing Unix socket here and now.
- * */
+/* Never blocks: a refused TCP connection is told by on_close, a missing Unix socket here and
+ * now. */
 static int open_link(struct kv_link *l) {
     struct kv_node *n = l->node;
     struct kv_client *c = n->client;

@@ -106,8 +106,11 @@ void rpc_conn_update_poll(struct rpc_conn *c) {
         events |= UV_WRITABLE;
     if (c->state == CONN_BROKEN)
         events = 0;
-    /* Corked frames are flushed before the turn ends, so that the common case arms no writability.
-     * */
+    /* Corked frames are flushed before the turn ends: the common case arms no writability. */
+    /* Only on a change: each start makes libuv take the descriptor out of epoll and put it in again. */
+    if (events == c->poll_events)
+        return;
+    c->poll_events = events;
     int rv = events ? uv_poll_start(&c->poll, events, on_poll) : uv_poll_stop(&c->poll);
     CHECK(rv == 0);
 }
@@ -380,6 +383,8 @@ void rpc_conn_cut(struct rpc_conn *c) {
 static void on_poll(uv_poll_t *h, int status, int events) {
     struct rpc_conn *c = h->data;
     bool was_kicked = c->is_kicked;
+    if (status < 0)
+        c->poll_events = 0; /* libuv has stopped the handle */
     c->is_kicked = false;
     if (c->state == CONN_CONNECTING)
         finish_connect(c);

@@ -41,8 +41,8 @@ struct rpc_conn_ops {
      * the connection with that error. msg is valid until on_frame returns. */
     int (*on_head)(struct rpc_conn *c, void *arg, const struct wire_hdr *h, const uint8_t *msg,
                    struct rpc_sink *ret_sink);
-    /* The frame is complete. Exactly one on_frame or on_abort follows an on_head that returned 0.
-     * */
+    /* The frame is complete. Exactly one on_frame or on_abort follows an on_head that returned
+     * 0. */
     void (*on_frame)(struct rpc_conn *c, void *arg, const struct wire_hdr *h, const uint8_t *msg,
                      struct rpc_sink *sink);
     /* The connection ended inside the payload. May be NULL. */

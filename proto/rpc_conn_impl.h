@@ -45,6 +45,7 @@ struct rpc_conn {
     void *arg;
     rpc_conn_close_cb close_cb;
     uv_poll_t poll;
+    int poll_events; /* that poll waits for */
     uv_timer_t linger;
 
     /* Receiving. in[in_off..in_len) is not yet consumed; while a payload is under way the frame's

@@ -65,8 +65,8 @@ static void server_release(struct rpc_server *s) {
 
 /* ---- one connection ---- */
 
-/* The descriptor is closed: the owner forgets the connection. Before that it may hold references.
- * */
+/* The descriptor is closed: the owner forgets the connection. Before that it may hold
+ * references. */
 static void on_conn_closed(struct rpc_conn *c, void *arg) {
     struct srv_conn *sc = arg;
     struct rpc_server *s = sc->s;

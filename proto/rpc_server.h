@@ -15,8 +15,8 @@
 
 struct rpc_server;
 
-/* One request, valid during the handler. To answer later keep hdr by value and rpc_conn_ref(conn).
- * */
+/* One request, valid during the handler. To answer later keep hdr by value and
+ * rpc_conn_ref(conn). */
 struct rpc_call {
     struct rpc_server *server;
     struct rpc_conn *conn;
@@ -66,8 +66,8 @@ struct rpc_server_cfg {
 
 int rpc_server_open(struct rpc_server **ret, uv_loop_t *loop, const struct rpc_server_cfg *cfg,
                     struct errbuf *eb);
-/* May be called several times: TCP and Unix. *ret_port (may be NULL) is the TCP port, for port 0.
- * */
+/* May be called several times: TCP and Unix. *ret_port (may be NULL) is the TCP port, for port
+ * 0. */
 int rpc_server_listen(struct rpc_server *s, const struct rpc_addr *a, uint16_t *ret_port,
                       struct errbuf *eb);
 /* Takes a connected stream, e.g. one end of a socketpair in tests. Consumes fd also on error. */

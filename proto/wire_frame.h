@@ -69,8 +69,8 @@ enum wire_method { WIRE_METHODS(X) };
 /* "Lookup"; "method" for an unknown number. Static storage. */
 const char *wire_method_name(uint16_t method);
 
-/* Feature bits of Hello. A bit is on only when both sides have it; this version's nodes set none.
- * */
+/* Feature bits of Hello. A bit is on only when both sides have it; this version's nodes set
+ * none. */
 #define WIRE_FEAT_LAYER_RANGES 0x01ull /* FetchReq.first_range, n_ranges */
 #define WIRE_FEAT_MAP 0x02ull          /* memory file over a Unix socket: LookupRes.map_* */
 #define WIRE_FEAT_CLAIMS 0x04ull       /* LookupReq flag claim, Wait */

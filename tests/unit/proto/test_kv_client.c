@@ -731,8 +731,8 @@ static void test_open_without_memory_fails_cleanly(void **state) {
     run_until(f, &f->n_up, 1);
 }
 
-/* Connections that cannot be made for want of memory are attempts like others: it comes up later.
- * */
+/* Connections that cannot be made for want of memory are attempts like others: it comes up
+ * later. */
 static void test_connecting_without_memory_is_tried_again(void **state) {
     struct fixture *f = *state;
     for (uint64_t n = 0; n < 12; n++) {

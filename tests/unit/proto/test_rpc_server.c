@@ -166,8 +166,8 @@ static void hello(struct fixture *f) {
     assert_int_equal(read(f->peer, sink, sizeof(sink)), WIRE_HDR_BYTES);
 }
 
-/* The next answer; its error code, or 0 with *ret_count of an Ack. -1: nothing; -2: end of stream.
- * */
+/* The next answer; its error code, or 0 with *ret_count of an Ack. -1: nothing; -2: end of
+ * stream. */
 static int answer(struct fixture *f, uint64_t want_id, uint64_t *ret_count) {
     uint8_t p[1024];
     ssize_t n = recv(f->peer, p, WIRE_HDR_BYTES, MSG_WAITALL);
