@@ -237,6 +237,20 @@ def test_node_says_what_is_wrong(test_dir):
         expect(rc == 3 and said in out, f"{args}: {rc} {out}")
 
 
+def test_balancer_passes_tokens_on_at_once(test_dir):
+    """The best of some streams: HAProxy adds no wait for a fuller segment (40 ms) to the first token."""
+    pool = make_pool(test_dir)
+    pool.start()
+    try:
+        added = []
+        for _ in range(8):
+            a = chat(pool.port, [{"role": "user", "content": "Hello!"}], max_tokens=4)
+            added.append(a["ttft_ms"] - a["incipit"]["ttft_ms"])
+        expect(min(added) < 25, f"milliseconds over the worker's own: {[round(x, 1) for x in added]}")
+    finally:
+        pool.stop()
+
+
 def test_hit_on_another_worker(test_dir):
     """What one worker computed another fetches, block for block, with the same logits and text."""
     pool = make_pool(test_dir)
