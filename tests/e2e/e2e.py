@@ -244,7 +244,7 @@ def test_balancer_passes_tokens_on_at_once(test_dir):
     try:
         added = []
         for _ in range(8):
-            a = chat(pool.port, [{"role": "user", "content": "Hello!"}], max_tokens=4)
+            a = chat(pool.port, demo_messages(), max_tokens=8)
             added.append(a["ttft_ms"] - a["incipit"]["ttft_ms"])
         expect(min(added) < 25, f"milliseconds over the worker's own: {[round(x, 1) for x in added]}")
     finally:
