@@ -216,8 +216,7 @@ class Pool:
         for name in reversed(list(self.procs)):
             p = self.procs[name]
             if p.poll() is None:
-                # HAProxy waits for idle clients on a soft stop; nobody is left to wait for.
-                p.send_signal(signal.SIGINT if name == "haproxy" else signal.SIGTERM)
+                p.send_signal(signal.SIGTERM)
         for name, p in self.procs.items():
             try:
                 p.wait(15)
@@ -342,7 +341,7 @@ def stop_saved():
         # The number may belong to somebody else by now.
         if not any(word in cmd for word in ("incipit", "redis-server", "haproxy")):
             continue
-        os.kill(pid, signal.SIGINT if name == "haproxy" else signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
         ended.append((name, pid))
     end = time.monotonic() + 20
     while time.monotonic() < end and any(os.path.exists(f"/proc/{pid}") for _, pid in ended):
