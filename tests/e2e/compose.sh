@@ -84,7 +84,7 @@ if ! docker image inspect $base >/dev/null 2>&1 && ! timeout 60 docker pull -q $
         say "no registry: making the base image with debootstrap"
         command -v debootstrap >/dev/null ||
             DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends debootstrap >/dev/null
-        debootstrap --variant=minbase bookworm "$tmp/base" http://deb.debian.org/debian >"$tmp/debootstrap.log" ||
+        debootstrap --variant=minbase bookworm "$tmp/base" >"$tmp/debootstrap.log" ||
             die "debootstrap failed: $(tail -n 3 "$tmp/debootstrap.log")"
         tar -C "$tmp/base" -c . | docker import -c 'CMD ["/bin/bash"]' - $base >/dev/null
         rm -rf "$tmp/base"
