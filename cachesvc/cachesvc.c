@@ -167,11 +167,6 @@ static uint32_t index_scan(void *arg, uint64_t *cursor, struct block_id *ret, ui
     return n;
 }
 
-static void fclosep(FILE **f) {
-    if (*f)
-        fclose(*f);
-}
-
 static int read_password(struct node *n, const char *path, struct errbuf *eb) {
     CLEANUP(fclosep) FILE *f = fopen(path, "re");
     if (!f || !fgets(n->password, sizeof(n->password), f))

@@ -64,11 +64,6 @@ static int add_token(struct auth *a, const struct auth_token *t) {
     return 0;
 }
 
-static void fclosep(FILE **f) {
-    if (*f)
-        fclose(*f);
-}
-
 int auth_load(struct auth *a, const char *path, struct errbuf *eb) {
     *a = (struct auth){0};
     CLEANUP(fclosep) FILE *f = fopen(path, "re");

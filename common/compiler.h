@@ -39,6 +39,11 @@ static inline void freep(void *pp) {
     *p = NULL;
 }
 
+static inline void fclosep(FILE **f) {
+    if (*f)
+        fclose(*f);
+}
+
 /* n * size without wrap; NULL on overflow, like calloc. */
 static inline void *alloc_array(size_t n, size_t size) {
     return calloc(n ? n : 1, size ? size : 1);

@@ -20,11 +20,6 @@ static int parse_key_line(struct str line, struct api_key *ret) {
     return digest_unhex(hex, BLOCK_SALT_BYTES, ret->salt);
 }
 
-static void fclosep(FILE **f) {
-    if (*f)
-        fclose(*f);
-}
-
 int api_keys_load(struct http_openai *h, const char *path, struct errbuf *eb) {
     CLEANUP(fclosep) FILE *f = fopen(path, "re");
     if (!f)
