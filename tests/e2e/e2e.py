@@ -513,6 +513,9 @@ def main():
     if args:
         BUILD = pathlib.Path(args[0]).resolve()
     chosen = [t for t in TESTS if len(args) < 2 or any(n in t.__name__ for n in args[1:])]
+    if not chosen:
+        print(f"FAILED none: no test is called {' or '.join(args[1:])}", flush=True)
+        return 2
     failed = 0
     for test in chosen:
         name = test.__name__.removeprefix("test_")
