@@ -1,11 +1,10 @@
 #include "cachesvc/cachesvc.h"
 
-#include <errno.h>
 #include <unistd.h>
 
 #include "cachesvc/svc.h"
 #include "common/check.h"
-#include "common/str.h"
+#include "common/secret.h"
 
 #define TICK_MS 50u
 
@@ -75,6 +74,18 @@ static int check_binds(const struct cachesvc_config *cfg, struct errbuf *eb) {
                 cfg->listen.v[i]);
     }
     return 0;
+}
+
+static void warn_readable(struct cachesvc *s, const struct errbuf *warn) {
+    if (warn->text[0])
+        log_warn(s->log, "a file with secrets is open to others", "what=%s", warn->text);
+}
+
+static int read_tokens(struct cachesvc *s, struct errbuf *eb) {
+    struct errbuf warn;
+    int rv = auth_load(&s->auth, s->cfg->token_file, &warn, eb);
+    warn_readable(s, &warn);
+    return rv;
 }
 
 static int open_pools(struct node *n, struct errbuf *eb) {
@@ -167,13 +178,25 @@ static uint32_t index_scan(void *arg, uint64_t *cursor, struct block_id *ret, ui
     return n;
 }
 
+/* The file's one line: blanks inside a password are its own. */
 static int read_password(struct node *n, const char *path, struct errbuf *eb) {
-    CLEANUP(fclosep) FILE *f = fopen(path, "re");
-    if (!f || !fgets(n->password, sizeof(n->password), f))
-        return err_set(eb, f ? ERR_INVALID : -errno, "Redis password file '%s' cannot be read",
-                       path);
-    n->password[strcspn(n->password, "\r\n")] = '\0';
-    return 0;
+    struct secret_file f;
+    struct errbuf warn;
+    struct str line, more;
+    int rv = secret_file_open(&f, "--redis-password-file", path, &warn, eb);
+    if (rv < 0)
+        return rv;
+    if (!secret_file_next(&f, &line))
+        rv = err_set(eb, ERR_INVALID, "--redis-password-file '%s' holds no password", path);
+    else if (line.n >= sizeof(n->password))
+        rv = secret_file_error(&f, eb, "a password has at most %zu bytes", sizeof(n->password) - 1);
+    else
+        memcpy(n->password, line.p, line.n); /* zeroed with its struct */
+    if (rv == 0 && secret_file_next(&f, &more))
+        rv = secret_file_error(&f, eb, "a second password");
+    secret_file_close(&f);
+    warn_readable(&n->svc, &warn);
+    return rv;
 }
 
 static int open_index(struct node *n, struct errbuf *eb) {
@@ -288,7 +311,7 @@ static int open_parts(struct node *n, struct errbuf *eb) {
     struct cachesvc *s = &n->svc;
     int rv = check_binds(s->cfg, eb);
     if (rv == 0 && *s->cfg->token_file)
-        rv = auth_load(&s->auth, s->cfg->token_file, eb);
+        rv = read_tokens(s, eb);
     if (rv == 0)
         rv = open_pools(n, eb);
     if (rv == 0)

@@ -1,12 +1,10 @@
 #include "cachesvc/session.h"
 
-#include <errno.h>
 #include <openssl/crypto.h>
-#include <stdio.h>
 #include <sys/random.h>
 
 #include "common/check.h"
-#include "common/str.h"
+#include "common/secret.h"
 #include "proto/wire_msg.h"
 
 /* ---- tokens ---- */
@@ -16,20 +14,10 @@ static const struct {
     uint32_t role;
 } role_names[] = {{"worker", MSG_ROLE_WORKER}, {"reader", MSG_ROLE_READER}, {"admin", MSG_ROLE_ADMIN}};
 
-static bool next_word(struct str *rest, struct str *ret) {
-    while (str_split(rest, ' ', ret)) {
-        *ret = str_trim(*ret);
-        if (ret->n)
-            return true;
-    }
-    return false;
-}
-
 static int parse_line(struct str line, struct auth_token *ret, const char **ret_why) {
     struct str word;
     *ret = (struct auth_token){0};
-    if (!next_word(&line, &word))
-        return 0;
+    (void)secret_word(&line, &word); /* a line has one */
     for (size_t i = 0; i < ARRAY_LEN(role_names); i++)
         if (str_eq(word, str_of(role_names[i].name)))
             ret->role = role_names[i].role;
@@ -37,13 +25,13 @@ static int parse_line(struct str line, struct auth_token *ret, const char **ret_
     if (!ret->role)
         return ERR_INVALID;
     *ret_why = "no token behind the role";
-    if (!next_word(&line, &word))
+    if (!secret_word(&line, &word))
         return ERR_INVALID;
     *ret_why = "a token needs at least 16 characters";
     if (word.n < 16)
         return ERR_INVALID;
     digest_sha256(word.p, word.n, ret->digest);
-    while (next_word(&line, &word)) {
+    while (secret_word(&line, &word)) {
         char hex[2 * DIGEST_BYTES + 1] = "";
         *ret_why = "at most 8 namespace digests of 64 hex digits";
         if (ret->n_ns == ARRAY_LEN(ret->ns) || word.n != 2 * DIGEST_BYTES)
@@ -52,11 +40,12 @@ static int parse_line(struct str line, struct auth_token *ret, const char **ret_
         if (digest_unhex(hex, DIGEST_BYTES, ret->ns[ret->n_ns++]) < 0)
             return ERR_INVALID;
     }
-    return 1;
+    return 0;
 }
 
 static int add_token(struct auth *a, const struct auth_token *t) {
-    struct auth_token *more = realloc(a->tokens, (a->n + 1) * sizeof(*more));
+    struct auth_token *more =
+        secret_resize(a->tokens, a->n * sizeof(*more), (a->n + 1) * sizeof(*more));
     if (!more)
         return ERR_NOMEM;
     a->tokens = more;
@@ -64,34 +53,30 @@ static int add_token(struct auth *a, const struct auth_token *t) {
     return 0;
 }
 
-int auth_load(struct auth *a, const char *path, struct errbuf *eb) {
+int auth_load(struct auth *a, const char *path, struct errbuf *warn, struct errbuf *eb) {
+    struct secret_file f;
+    struct str line;
     *a = (struct auth){0};
-    CLEANUP(fclosep) FILE *f = fopen(path, "re");
-    if (!f)
-        return err_set(eb, -errno, "token file '%s': %s", path, err_text(-errno));
-    char line[2048];
-    for (unsigned n = 1; fgets(line, sizeof(line), f); n++) {
-        struct str s = str_trim(str_of(line));
-        if (s.n == 0 || s.p[0] == '#')
-            continue;
+    int rv = secret_file_open(&f, "token file", path, warn, eb);
+    while (rv == 0 && secret_file_next(&f, &line)) {
         struct auth_token t;
-        const char *why = "";
-        int rv = parse_line(s, &t, &why);
-        if (rv == 1)
+        const char *why = "out of memory";
+        rv = parse_line(line, &t, &why);
+        if (rv == 0)
             rv = add_token(a, &t);
-        if (rv < 0) {
-            auth_fini(a);
-            return err_set(eb, rv, "token file '%s', line %u: %s", path, n, why);
-        }
+        if (rv < 0)
+            (void)secret_file_error(&f, eb, "%s", why);
     }
-    explicit_bzero(line, sizeof(line));
-    if (a->n == 0)
-        return err_set(eb, ERR_INVALID, "token file '%s' holds no token", path);
-    return 0;
+    if (rv == 0 && a->n == 0)
+        rv = err_set(eb, ERR_INVALID, "token file '%s' holds no token", path);
+    secret_file_close(&f);
+    if (rv < 0)
+        auth_fini(a);
+    return rv;
 }
 
 void auth_fini(struct auth *a) {
-    free(a->tokens);
+    secret_free(a->tokens, a->n * sizeof(*a->tokens));
     *a = (struct auth){0};
 }
 

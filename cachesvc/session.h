@@ -39,8 +39,8 @@ struct auth {
     struct auth_token *tokens; /* [n]; n = 0: no tokens configured, every role is open */
     uint32_t n;
 };
-/* Reads the file; eb names the line. */
-int auth_load(struct auth *a, const char *path, struct errbuf *eb);
+/* Reads the file; eb names the line, warn (may be NULL) who else may read it (common/secret.h). */
+int auth_load(struct auth *a, const char *path, struct errbuf *warn, struct errbuf *eb);
 void auth_fini(struct auth *a);
 /* The matching row; *ret stays NULL when no tokens are configured. ERR_DENIED. Takes the same time for every
  * wrong token. */

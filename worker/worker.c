@@ -100,8 +100,12 @@ static int open_client(struct worker *w, struct errbuf *eb) {
     int rv = 0;
     if (!w->cfg->cache.n || !w->m.numerics_ok)
         return 0;
-    if (w->cfg->token_file[0])
-        rv = kv_token_load(w->cfg->token_file, MSG_ROLE_WORKER, token, &token_len, eb);
+    if (w->cfg->token_file[0]) {
+        struct errbuf warn;
+        rv = kv_token_load(w->cfg->token_file, MSG_ROLE_WORKER, token, &token_len, &warn, eb);
+        if (warn.text[0])
+            log_warn(w->svc->log, "a file with secrets is open to others", "what=%s", warn.text);
+    }
     if (rv < 0)
         return rv;
     if (getrandom(writer, sizeof(writer), 0) != (ssize_t)sizeof(writer))

@@ -189,10 +189,15 @@ static void on_wait_timeout(uv_timer_t *t) {
 }
 
 static int read_token(struct ctl *c, char token[KV_TOKEN_MAX_BYTES], size_t *ret_n) {
-    struct errbuf eb;
+    struct errbuf eb, warn;
     *ret_n = 0;
     const char *path = c->opt.token_file ? c->opt.token_file : getenv("INCIPIT_TOKEN_FILE");
-    if (!path || !path[0] || kv_token_load(path, MSG_ROLE_ADMIN, token, ret_n, &eb) == 0)
+    if (!path || !path[0])
+        return CTL_OK;
+    int rv = kv_token_load(path, MSG_ROLE_ADMIN, token, ret_n, &warn, &eb);
+    if (warn.text[0])
+        fprintf(c->err, "incipitctl: warning: %s\n", warn.text);
+    if (rv == 0)
         return CTL_OK;
     fprintf(c->err, "incipitctl: %s\n", eb.text);
     return CTL_FAILED;

@@ -10,10 +10,14 @@ struct api_key { /* a line of --api-key-file */
     bool has_salt;
 };
 
+struct api_keys {
+    struct api_key *v; /* [n]; memory of common/secret.h */
+    size_t n;
+};
+
 struct http_openai {
     struct http_openai_cfg cfg;
-    struct api_key *keys; /* [n_keys] */
-    size_t n_keys;
+    struct api_keys keys;
     struct list calls; /* open generations */
     uv_timer_t keepalive;
     uint64_t next_id;
@@ -24,7 +28,9 @@ struct http_openai {
 
 /* True: the request may go on, *ret_key is its key (NULL without keys). False: it was answered with 401. */
 bool api_authorize(struct http_openai *h, struct http_req *r, const struct api_key **ret_key);
-int api_keys_load(struct http_openai *h, const char *path, struct errbuf *eb);
+/* warn: who else may read the file, or "". Free with api_keys_fini(). */
+int api_keys_load(struct api_keys *ret, const char *path, struct errbuf *warn, struct errbuf *eb);
+void api_keys_fini(struct api_keys *t);
 
 /* api_models.c */
 void api_on_models(struct http_req *r, void *arg);

@@ -398,9 +398,11 @@ int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg
     h->next_id = random_seed();
     list_init(&h->calls);
     if (cfg->api_key_file && *cfg->api_key_file) {
-        int rv = api_keys_load(h, cfg->api_key_file, eb);
+        struct errbuf warn;
+        int rv = api_keys_load(&h->keys, cfg->api_key_file, &warn, eb);
+        if (warn.text[0])
+            log_warn(cfg->log, "a file with secrets is open to others", "what=%s", warn.text);
         if (rv < 0) {
-            free(h->keys);
             free(h);
             return rv;
         }
@@ -417,7 +419,7 @@ static void on_timer_closed(uv_handle_t *t) {
     struct http_openai *h = t->data;
     void (*cb)(void *arg) = h->close_cb;
     void *arg = h->close_arg;
-    free(h->keys);
+    api_keys_fini(&h->keys);
     free(h);
     cb(arg);
 }

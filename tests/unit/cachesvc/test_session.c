@@ -15,7 +15,7 @@ static int load(struct auth *a, const char *text, struct errbuf *eb) {
     char path[512];
     tmpdir_setup(&d);
     tmpdir_write(&d, "tokens", text, strlen(text));
-    int rv = auth_load(a, tmpdir_join(&d, "tokens", path, sizeof(path)), eb);
+    int rv = auth_load(a, tmpdir_join(&d, "tokens", path, sizeof(path)), NULL, eb);
     tmpdir_teardown(&d);
     return rv;
 }
@@ -85,7 +85,26 @@ static void test_bad_files_name_the_line(void **state) {
     }
     struct auth a = {0};
     struct errbuf eb;
-    assert_true(auth_load(&a, "/nonexistent/tokens", &eb) < 0);
+    assert_true(auth_load(&a, "/nonexistent/tokens", NULL, &eb) < 0);
+}
+
+/* B7: tabs work for the node as for its clients, and what a long comment says is no token: past 2,047
+ * bytes it was read as a line of its own and opened a session. */
+static void test_tabs_and_long_comments(void **state) {
+    (void)state;
+    char text[5000] = "\xef\xbb\xbf" "worker\tworker-token-0123\r\n# ";
+    struct auth a = {0};
+    struct errbuf eb;
+    size_t n = strlen(text);
+    memset(text + n, 'x', 2060);
+    snprintf(text + n + 2013, sizeof(text) - n - 2013,
+             "worker token-of-a-comment\nadmin  admin-token-012345 ");
+    assert_int_equal(load(&a, text, &eb), 0);
+    assert_int_equal(a.n, 2);
+    assert_int_equal(check(&a, "worker-token-0123", MSG_ROLE_WORKER), 0);
+    assert_int_equal(check(&a, "admin-token-012345", MSG_ROLE_ADMIN), 0);
+    assert_int_equal(check(&a, "token-of-a-comment", MSG_ROLE_WORKER), ERR_DENIED);
+    auth_fini(&a);
 }
 
 static void test_namespace_handles(void **state) {
@@ -108,6 +127,7 @@ int main(void) {
         cmocka_unit_test(test_no_tokens_opens_every_role),
         cmocka_unit_test(test_namespaces_of_a_token),
         cmocka_unit_test(test_bad_files_name_the_line),
+        cmocka_unit_test(test_tabs_and_long_comments),
         cmocka_unit_test(test_namespace_handles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@ static int load(const char *content, enum msg_role role, char *ret) {
     char token[KV_TOKEN_MAX_BYTES];
     size_t n = 0;
     struct errbuf eb;
-    int rv = kv_token_load(path, role, token, &n, &eb);
+    int rv = kv_token_load(path, role, token, &n, NULL, &eb);
     ret[0] = '\0';
     if (rv == 0)
         snprintf(ret, 64, "%.*s", (int)n, token);
@@ -55,7 +55,7 @@ static void test_nothing_in_it_is_an_error(void **state) {
     struct errbuf eb;
     char token[KV_TOKEN_MAX_BYTES];
     size_t n;
-    assert_true(kv_token_load("/nowhere/at/all", MSG_ROLE_WORKER, token, &n, &eb) < 0);
+    assert_true(kv_token_load("/nowhere/at/all", MSG_ROLE_WORKER, token, &n, NULL, &eb) < 0);
     assert_non_null(strstr(eb.text, "/nowhere/at/all"));
 }
 

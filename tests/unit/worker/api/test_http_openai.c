@@ -407,7 +407,9 @@ static void test_api_keys(void **state) {
     struct fixture *f = *state;
     char path[] = "/tmp/incipit-keys-XXXXXX";
     int fd = mkstemp(path);
-    static const char keys[] = "# a comment\nsecret-one\nsecret-two 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\n";
+    /* G7, B7: a byte order mark, CR LF, a tab, no last newline: such a key never matched, in silence */
+    static const char keys[] = "\xef\xbb\xbf" "secret-bom\r\n# a comment\nsecret-one\nsecret-tab\t"
+        "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\nsecret-two 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     CHECK(fd >= 0 && write(fd, keys, sizeof(keys) - 1) == (ssize_t)sizeof(keys) - 1);
     close(fd);
     f->cfg.api_key_file = path;
@@ -421,6 +423,8 @@ static void test_api_keys(void **state) {
     json_free(ask(f, "/v1/models", NULL, "", 401));
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-one\r\n", 200));
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-two\r\n", 200));
+    json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-tab\r\n", 200));
+    json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-bom\r\n", 200));
 }
 
 static void test_draining_is_503(void **state) {
