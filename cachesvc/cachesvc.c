@@ -390,7 +390,7 @@ static void on_store_closed(void *arg, int rv) {
 static void on_store_drained(void *arg, int rv) {
     struct node *n = arg;
     if (rv < 0)
-        log_warn(n->svc.log, "not everything reached the disk", "err='%s'", err_text(rv));
+        log_warn(n->svc.log, "not everything reached the disk", "err=%s", err_text(rv));
     block_store_close(n->svc.store, on_store_closed, n);
 }
 

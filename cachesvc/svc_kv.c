@@ -56,7 +56,7 @@ static int open_session(struct cachesvc *s, struct rpc_call *call, const struct 
         memcpy(ss->writer, m->writer.p, sizeof(ss->writer));
     rpc_conn_set_grants(call->conn, role_grants(m->role));
     METRIC_SET(&s->met, sessions, (int64_t)slabpool_in_use(&s->sessions.pool));
-    log_info(s->log, "session opened", "session=%llu client='%s' peer=%s role=%u",
+    log_info(s->log, "session opened", "session=%llu client=%s peer=%s role=%u",
              (unsigned long long)ss->number, ss->name, rpc_conn_peer(call->conn), m->role);
     *ret = ss;
     return 0;
@@ -133,7 +133,7 @@ static void end_session(struct cachesvc *s, struct session *ss) {
         rpc_conn_unref(TAKE_PTR(ss->data[i].conn));
     }
     forget_conn(&ss->control);
-    log_info(s->log, "session ended", "session=%llu client='%s'", (unsigned long long)ss->number,
+    log_info(s->log, "session ended", "session=%llu client=%s", (unsigned long long)ss->number,
              ss->name);
     session_free(&s->sessions, ss);
     METRIC_SET(&s->met, sessions, (int64_t)slabpool_in_use(&s->sessions.pool));
@@ -247,7 +247,7 @@ static int lookup(void *arg, struct rpc_call *call, struct errbuf *eb) {
                                  .lease_ttl_ms = s->cfg->lease_ttl_ms};
     rv = SVC_REPLY(call, lookup_res, &res);
     METRIC_OBSERVE(&s->met, lookup_seconds, (double)(clock_mono_ns(s->clk) - call->recv_ns) * 1e-9);
-    log_debug(s->log, "lookup", "session=%llu ids=%u have=%u run=%u leased=%u trace='%s'",
+    log_debug(s->log, "lookup", "session=%llu ids=%u have=%u run=%u leased=%u trace=%s",
               (unsigned long long)ss->number, l.n, l.have, l.n_run, l.n_leased,
               m.traceparent ? m.traceparent : "");
     return rv;

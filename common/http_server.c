@@ -256,7 +256,7 @@ static void conn_fail(struct http_conn *c, int status, const char *text) {
     c->s->stats.bad_total++;
     c->req->method = "";
     c->req->keep_alive = false;
-    log_debug(c->s->cfg.log, "http request refused", "status=%d why='%s'", status, text);
+    log_debug(c->s->cfg.log, "http request refused", "status=%d why=%s", status, text);
     http_reply_error(c->req, status, status == 503 ? "server_error" : "invalid_request_error", NULL,
                      NULL, "%s", text);
 }

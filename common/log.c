@@ -1,11 +1,11 @@
 #include "common/log.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/log_format.h"
 
 #define LINE_MAX_BYTES 2048u
 #define SITES 64u /* events whose rate is watched at once; a collision restarts the window */
@@ -153,34 +153,13 @@ static bool rate_allows(struct log *l, const char *event, uint64_t now_ns, uint3
     return true;
 }
 
-/* printf into dst[at..cap), never past the end; returns the new length. */
-static size_t put(char *dst, size_t at, size_t cap, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static size_t put(char *dst, size_t at, size_t cap, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(dst + at, cap - at, fmt, ap);
-    va_end(ap);
-    return n < 0 ? at : MIN(at + (size_t)n, cap - 1);
-}
-
-/* One line stays one line, whatever bytes the arguments had: control characters become \xNN. */
-static size_t put_clean(char *dst, size_t at, size_t cap, const char *z) {
-    for (; *z && at + 5 < cap; z++) {
-        unsigned char c = (unsigned char)*z;
-        if (c < 0x20 || c == 0x7f)
-            at = put(dst, at, cap, "\\x%02x", c);
-        else
-            dst[at++] = (char)c;
-    }
-    return at;
-}
-
-static size_t put_time(char *dst, size_t cap, uint64_t wall_ns) {
+static const char *time_text(char *dst, size_t cap, uint64_t wall_ns) {
     time_t sec = (time_t)(wall_ns / NS_PER_S);
     struct tm tm;
     gmtime_r(&sec, &tm);
-    size_t n = strftime(dst, cap, "ts=%Y-%m-%dT%H:%M:%S", &tm);
-    return put(dst, n, cap, ".%03uZ", (unsigned)(wall_ns % NS_PER_S / NS_PER_MS));
+    size_t n = strftime(dst, cap, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(dst + n, cap - n, ".%03uZ", (unsigned)(wall_ns % NS_PER_S / NS_PER_MS));
+    return dst;
 }
 
 static void emit(struct log *l, const char *line, size_t n) {
@@ -202,26 +181,25 @@ static void emit(struct log *l, const char *line, size_t n) {
 
 void log_write_(struct log *l, enum log_level level, const char *event, const char *fmt, ...) {
     static const char *const level_names[] = {"debug", "info", "warn", "error"};
-    char line[LINE_MAX_BYTES], kv[LINE_MAX_BYTES];
-    size_t cap = sizeof(line) - 1; /* room for the newline */
-    va_list ap;
-    va_start(ap, fmt);
-    if (vsnprintf(kv, sizeof(kv), fmt, ap) < 0)
-        kv[0] = '\0';
-    va_end(ap);
+    char text[LINE_MAX_BYTES], ts[40];
+    struct log_line line;
 
     pthread_mutex_lock(&l->lock);
     uint32_t missed = 0;
     if (rate_allows(l, event, clock_mono_ns(l->cfg.clk), &missed)) {
-        size_t n = put_time(line, cap, clock_wall_ns(l->cfg.clk));
-        n = put(line, n, cap, " level=%s prog=%s event=\"%s\"", level_names[level],
-                l->cfg.prog ? l->cfg.prog : "-", event);
+        log_line_begin(&line, text, sizeof(text), l->cfg.json);
+        log_line_text(&line, "ts", time_text(ts, sizeof(ts), clock_wall_ns(l->cfg.clk)));
+        log_line_text(&line, "level", level_names[level]);
+        log_line_text(&line, "prog", l->cfg.prog ? l->cfg.prog : "-");
+        log_line_text(&line, "event", event);
         if (missed)
-            n = put(line, n, cap, " suppressed=%" PRIu32, missed);
-        if (kv[0] && kv[1])
-            n = put_clean(line, n, cap, kv);
-        line[n++] = '\n';
-        emit(l, line, n);
+            log_line_u64(&line, "suppressed", missed);
+        va_list ap;
+        va_start(ap, fmt);
+        log_line_vpairs(&line, fmt, ap);
+        va_end(ap);
+        log_line_end(&line);
+        emit(l, line.p, line.n);
     } else {
         atomic_fetch_add_explicit(&l->suppressed, 1, memory_order_relaxed);
     }

@@ -1,14 +1,14 @@
-/* log.h - one line an event: ts=... level=... prog=... event="..." key=value ...
+/* log.h - one line an event: ts=... level=... prog=... event="..." key=value ..., or the same as JSON
  *
- *     log_warn(s->log, "disk read failed, serving a miss", "slot=%u err='%s'", slot, err_text(rv));
+ *     log_warn(s->log, "disk read failed, serving a miss", "slot=%u err=%s", slot, err_text(rv));
  *     log_info(s->log, "drained");
  *
  * The event is a constant text, the rest varies. Lines go into a ring that a thread of the log's
  * own writes out, so a slow reader of stderr never stops the loop; a full ring drops the line and
  * counts it. An event that repeats is written `burst` times a window; the next window's first line
- * of that event says suppressed=N. Control characters in a line are escaped, so a line is always
- * one line. Library code does not log above debug: the caller who decides what happens next does,
- * once.
+ * of that event says suppressed=N. Values are quoted where they must be (common/log_format.h): the
+ * format names pairs and writes no quotes. Library code does not log above debug: the caller who
+ * decides what happens next does, once.
  * Thread: any. A NULL log swallows everything. */
 #pragma once
 
@@ -30,6 +30,7 @@ struct log_cfg {
     size_t ring_bytes;       /* 0: 256 KiB */
     uint32_t burst;          /* lines of one event a window; 0: 20 */
     uint64_t window_ns;      /* 0: one second */
+    bool json;               /* a line is a JSON object */
     bool sync;               /* no thread: write in the caller (tests, short tools) */
 };
 

@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/err.h"
+#include "common/log_format.h"
 #include "common/sm.h"
 
 extern char **environ;
@@ -112,7 +113,7 @@ bool svc_is_draining(const struct svc *s) {
 }
 
 void svc_fail(struct svc *s, int rv, const char *what) {
-    log_error(s->log, "fatal", "what='%s' err='%s'", what, err_text(rv));
+    log_error(s->log, "fatal", "what=%s err=%s", what, err_text(rv));
     s->priv->exit_code = SVC_EXIT_FAILED;
     begin_end(s->priv, "fatal error");
 }
@@ -121,12 +122,17 @@ void svc_ready(struct svc *s, const char *fmt, ...) {
     if (s->priv->ready)
         return;
     s->priv->ready = true;
+    char text[1024];
+    struct log_line line;
+    log_line_begin(&line, text, sizeof(text), false);
+    log_line_text(&line, "prog", s->priv->ops->prog.name);
+    log_line_u64(&line, "pid", (uint64_t)getpid());
     va_list ap;
     va_start(ap, fmt);
-    printf("ready prog=%s pid=%d ", s->priv->ops->prog.name, (int)getpid());
-    vprintf(fmt, ap);
+    log_line_vpairs(&line, fmt, ap);
     va_end(ap);
-    putchar('\n');
+    log_line_end(&line);
+    printf("ready %.*s", (int)line.n, line.p);
     fflush(stdout);
 }
 
@@ -168,14 +174,14 @@ static int run(struct svc_private_ *p) {
     struct errbuf eb = {{0}};
     int rv = open_handles(p);
     if (rv < 0) {
-        log_error(p->pub.log, "start failed", "err='%s'", err_text(rv));
+        log_error(p->pub.log, "start failed", "err=%s", err_text(rv));
         return SVC_EXIT_START;
     }
     hold_loop(p, false);
     rv = p->ops->start(&p->pub, p->cfg, &eb);
     hold_loop(p, true);
     if (rv < 0) {
-        log_error(p->pub.log, "start failed", "err='%s' code=%s", eb.text, err_name(rv));
+        log_error(p->pub.log, "start failed", "err=%s code=%s", eb.text, err_name(rv));
         close_own_handles(p);
         uv_loop_close(&p->loop);
         return SVC_EXIT_START;
@@ -209,6 +215,7 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv) {
     sm_init(&p.sm, svc_states, SVC_STATE_NR, SVC_START);
     struct log_cfg lc = {.prog = ops->prog.name,
                          .fd = STDERR_FILENO,
+                         .json = opt_u32(&p, "log_format") != 0,
                          .level = (enum log_level)opt_u32(&p, "log_level")};
     int code = SVC_EXIT_START;
     rv = log_new(&p.pub.log, &lc);

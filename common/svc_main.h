@@ -22,6 +22,7 @@ enum { SVC_EXIT_OK = 0, SVC_EXIT_FAILED = 1, SVC_EXIT_USAGE = 2, SVC_EXIT_START 
 /* Rows that every daemon's table begins with: #define FOO_CONFIG(X) SVC_OPTIONS(X) X(...) ... */
 #define SVC_OPTIONS(X)                                                                             \
     X(log_level, ENUM, "info", LOG_LEVEL_NAMES, 0, true, "least level that is logged")             \
+    X(log_format, ENUM, "logfmt", "logfmt|json", 0, false, "form of a log line, on stderr")        \
     X(drain_timeout_ms, U32, 30000, 0, 3600000, true,                                              \
       "after SIGTERM work in flight gets this long, ms")
 

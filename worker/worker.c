@@ -60,7 +60,7 @@ static bool model_is_same(struct worker *w) {
     bool changed = model_file_changed(w->m.model);
     METRIC_SET(&w->met, model_changed, changed);
     if (changed)
-        log_error(w->svc->log, "the model file changed, not ready", "model='%s'", w->cfg->model);
+        log_error(w->svc->log, "the model file changed, not ready", "model=%s", w->cfg->model);
     return !changed;
 }
 
@@ -87,7 +87,7 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
         if (w->engine)
             engine_cache_is_back(w->engine); /* another process, perhaps, with less in it */
     } else if (state == KV_NODE_DOWN) {
-        log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text='%s'", node,
+        log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text=%s", node,
                  err_name(err), text ? text : "");
     }
 }
@@ -297,7 +297,7 @@ static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
         return start_failed(w, rv);
     s->data = w;
     w->is_serving = true;
-    svc_ready(s, "listen=%s port=%u model='%s' name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
+    svc_ready(s, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
               w->name);
     return 0;
 }

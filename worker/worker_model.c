@@ -162,7 +162,7 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
     }
     char hex[2 * DIGEST_BYTES + 1];
     digest_hex(m->ns.digest, DIGEST_BYTES, hex);
-    log_info(log, "model loaded", "name='%s' arch=%s isa=%s threads=%u context=%u pages=%u page_bytes=%zu",
+    log_info(log, "model loaded", "name=%s arch=%s isa=%s threads=%u context=%u pages=%u page_bytes=%zu",
              m->name, m->model->hp.arch, m->ops->name, kern_team_size(m->team), m->max_ctx, m->n_pages,
              m->page_bytes);
     log_info(log, "namespace", "digest=%s numerics=%s", hex, m->numerics_id);
@@ -170,7 +170,7 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
         log_warn(log, "numerics self-test differs from the contract, the cache is off", "id=%s",
                  m->numerics_id);
     if (!m->chat)
-        log_warn(log, "no chat: template not supported", "why='%s'", m->chat_error);
+        log_warn(log, "no chat: template not supported", "why=%s", m->chat_error);
     return 0;
 }
 

@@ -190,7 +190,7 @@ static void on_epoch(struct index_redis *x, const struct redisReply *r) {
 
 static void on_error(struct index_redis *x, const struct redisReply *r) {
     x->stats.errors++;
-    log_warn(x->cfg.log, "Redis refuses a command", "err='%.200s'", r->str);
+    log_warn(x->cfg.log, "Redis refuses a command", "err=%.200s", r->str);
     x->scan_not_before_ns = clock_mono_ns(x->clk) + RETRY_NS;
     want_scan(x);
 }
@@ -308,7 +308,7 @@ static void on_up(void *arg) {
 static void on_down(void *arg, const char *why) {
     struct index_redis *x = arg;
     if (x->stats.state == INDEX_REDIS_UP || x->stats.errors == 0)
-        log_warn(x->cfg.log, "Redis is not reachable", "addr=%s why='%s'", x->cfg.addr, why);
+        log_warn(x->cfg.log, "Redis is not reachable", "addr=%s why=%s", x->cfg.addr, why);
     x->stats.errors++;
     x->stats.state = INDEX_REDIS_DOWN;
     x->epoch_known = x->epoch_asked = false;
