@@ -31,7 +31,8 @@ struct packed_src {
     struct weight_mem *mem; /* where the packed weights go, outlives them; NULL: the heap */
 };
 
-/* ERR_INVALID for shapes, ERR_UNSUPPORTED for types, ERR_CORRUPT for a scale that is not finite. */
+/* ERR_INVALID for shapes, ERR_UNSUPPORTED for types, ERR_CORRUPT for a weight or scale that is a NaN or
+ * an infinity. */
 int packed_mat_new(struct packed_mat **ret, const struct packed_src *src, struct errbuf *eb);
 void packed_mat_free(struct packed_mat *m); /* NULL is a no-op */
 uint32_t packed_mat_n_out(const struct packed_mat *m);

@@ -7,10 +7,6 @@ static uint16_t load_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-static bool f16_is_finite(uint16_t h) {
-    return (h & 0x7c00u) != 0x7c00u;
-}
-
 /* Column `o` of a block from 16 bytes of nibbles: file order already is (k, k + 16) in one byte. */
 static void pack_nibbles(uint8_t *block, uint32_t o, const uint8_t *qs) {
     for (uint32_t g = 0; g < 4; g++)
@@ -34,17 +30,15 @@ static void pack_u8_q8(uint8_t *block, uint32_t o, const uint8_t *qs) {
         put_u8(block, o, k, qs[k] ^ 0x80u); /* int8 + 128 */
 }
 
-/* One file block into column o of block b; false when a scale is not finite. */
-static bool pack_block(const struct packed_mat *m, uint8_t *panel, uint32_t b, uint32_t o,
+/* One file block into column o of block b. */
+static void pack_block(const struct packed_mat *m, uint8_t *panel, uint32_t b, uint32_t o,
                        const uint8_t *src) {
     uint16_t *dw = (uint16_t *)(void *)(panel + m->scale_off) + b * KERN_LANES + o;
     *dw = load_u16(src);
-    bool ok = f16_is_finite(*dw);
     const uint8_t *q = src + 2;
     if (m->type->has_min) {
         uint16_t *mw = (uint16_t *)(void *)(panel + m->min_off) + b * KERN_LANES + o;
         *mw = load_u16(q);
-        ok = ok && f16_is_finite(*mw);
         q += 2;
     }
     if (m->type->form == PACK_NIB)
@@ -53,20 +47,16 @@ static bool pack_block(const struct packed_mat *m, uint8_t *panel, uint32_t b, u
         pack_u8_q8(panel + (size_t)b * 512, o, q);
     else
         pack_u8_q5(panel + (size_t)b * 512, o, q, q + 4);
-    return ok;
 }
 
-static int pack_quant(struct packed_mat *m, const struct packed_src *src, struct errbuf *eb) {
+static void pack_quant(struct packed_mat *m, const struct packed_src *src) {
     size_t row_bytes = quant_row_bytes(m->type, m->n_in);
     for (uint32_t r = 0; r < m->n_out; r++) {
         const uint8_t *row = (const uint8_t *)src->bytes + r * row_bytes;
         uint8_t *panel = m->data + (size_t)(r / KERN_LANES) * m->panel_bytes;
         for (uint32_t b = 0; b < m->n_in / KERN_QBLOCK; b++)
-            if (!pack_block(m, panel, b, r % KERN_LANES, row + (size_t)b * m->type->block_bytes))
-                return err_set(eb, ERR_CORRUPT, "%s weights: scale of row %u, block %u is not finite",
-                               m->type->name, r, b);
+            pack_block(m, panel, b, r % KERN_LANES, row + (size_t)b * m->type->block_bytes);
     }
-    return 0;
 }
 
 /* n rows (up to 16) side by side: item k of row r to [k][16] + r. memcpy of a constant size is a move;
@@ -120,6 +110,12 @@ static int check_src(const struct quant_type *t, const struct packed_src *src, s
     if (src->n_bytes != quant_row_bytes(t, src->n_in) * src->n_out)
         return err_set(eb, ERR_INVALID, "%s weights of %u x %u: %zu bytes", t->name, src->n_out,
                        src->n_in, src->n_bytes);
+    size_t row_blocks = src->n_in / t->block_items;
+    size_t bad = quant_first_bad(t, src->bytes, (size_t)src->n_in * src->n_out);
+    if (bad < row_blocks * src->n_out)
+        return err_set(eb, ERR_CORRUPT, "%s weights: %s %zu of row %zu is not finite", t->name,
+                       t->block_items == 1 ? "weight" : "scale of block", bad % row_blocks,
+                       bad / row_blocks);
     return 0;
 }
 
@@ -149,11 +145,7 @@ int packed_mat_new(struct packed_mat **ret, const struct packed_src *src, struct
     if (t->block_items == 1)
         pack_float(m, src);
     else
-        rv = pack_quant(m, src, eb);
-    if (rv < 0) {
-        packed_mat_free(m);
-        return rv;
-    }
+        pack_quant(m, src);
     *ret = m;
     return 0;
 }

@@ -142,6 +142,26 @@ static const struct quant_type quant_types[] = {
     {"q8_0", QUANT_Q8_0, 32, 34, PACK_U8, 128, false, q8_0_dequant}, /* f16 d; int8[32] */
 };
 
+static bool is_bad_half(const uint8_t *p) {
+    return (load_u16(p) & 0x7c00u) == 0x7c00u;
+}
+
+static bool is_bad_block(const struct quant_type *t, const uint8_t *p) {
+    if (t->dtype == QUANT_F32)
+        return (load_u32(p) & 0x7f800000u) == 0x7f800000u;
+    if (t->dtype == QUANT_BF16)
+        return (load_u16(p) & 0x7f80u) == 0x7f80u;
+    return is_bad_half(p) || (t->has_min && is_bad_half(p + 2));
+}
+
+size_t quant_first_bad(const struct quant_type *t, const void *p, size_t n) {
+    const uint8_t *at = p;
+    size_t i = 0, n_blocks = n / t->block_items;
+    while (i < n_blocks && !is_bad_block(t, at + i * t->block_bytes))
+        i++;
+    return i;
+}
+
 const struct quant_type *quant_type_find(uint32_t dtype) {
     for (size_t i = 0; i < ARRAY_LEN(quant_types); i++)
         if (quant_types[i].dtype == dtype)

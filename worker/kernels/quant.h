@@ -55,6 +55,10 @@ static inline void quant_dequant_row(const struct quant_type *t, float *dst, con
     t->dequant(dst, (const uint8_t *)mat + row * quant_row_bytes(t, n), n);
 }
 
+/* First block of p's n weights (for floats: first weight) that holds a NaN or an infinity, as its float
+ * or as its scale or min; the number of blocks when none does. */
+size_t quant_first_bad(const struct quant_type *t, const void *p, size_t n);
+
 /* IEEE half <-> single in plain C. To half: round to nearest, ties to even, overflow to infinity,
  * half denormals kept: bit for bit what F16C does. */
 float quant_f16_to_f32(uint16_t h);
