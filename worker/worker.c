@@ -44,36 +44,37 @@ struct worker {
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
     bool is_serving;
+    bool is_model_changed; /* and said so */
     bool is_closed; /* no handle of ours is open any more */
 };
 
 /* --- health --- */
 
+/* Nothing is read from the file after the load, so a change of it is news for an operator, no more. */
+static void watch_model_file(struct worker *w) {
+    bool changed = model_file_changed(w->m.model);
+    METRIC_SET(&w->met, model_changed, changed);
+    if (changed && !w->is_model_changed)
+        log_warn(w->svc->log, "the model file changed; what was loaded serves on", "model=%s",
+                 w->cfg->model);
+    w->is_model_changed = changed;
+}
+
 static bool is_live(void *arg, struct strbuf *json) {
     struct worker *w = arg;
     uint64_t age = clock_mono_ns(w->svc->clk) - engine_heartbeat_ns(w->engine);
+    watch_model_file(w);
     strbuf_addf(json, "\"engine_age_ms\":%llu", (unsigned long long)(age / NS_PER_MS));
     return age < ENGINE_SILENT_NS;
 }
 
-static bool model_is_same(struct worker *w) {
-    bool changed = model_file_changed(w->m.model);
-    METRIC_SET(&w->met, model_changed, changed);
-    if (changed)
-        log_error(w->svc->log, "the model file changed, not ready", "model=%s", w->cfg->model);
-    return !changed;
-}
-
 static bool is_ready(void *arg, struct strbuf *json) {
     struct worker *w = arg;
-    bool same = model_is_same(w), draining = svc_is_draining(w->svc);
-    strbuf_addf(json, "\"model_changed\":%s,\"draining\":%s", same ? "false" : "true",
+    bool draining = svc_is_draining(w->svc);
+    watch_model_file(w);
+    strbuf_addf(json, "\"model_changed\":%s,\"draining\":%s", w->is_model_changed ? "true" : "false",
                 draining ? "true" : "false");
-    return w->is_serving && same && !draining;
-}
-
-static bool may_put(void *arg) {
-    return model_is_same(arg);
+    return w->is_serving && !draining;
 }
 
 /* --- start --- */
@@ -168,8 +169,6 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
         .fetch = (enum fetch_mode)c->fetch,
         .remote = w->client ? &w->remote : NULL,
         .put_queue_blocks = c->put_queue_blocks,
-        .may_put = may_put,
-        .may_put_arg = w,
         .met = &w->met,
     };
     memcpy(ec.namespace_digest, w->m.ns.digest, DIGEST_BYTES);

@@ -53,7 +53,7 @@
     X(cache_breaker_state, GAUGE, "0 closed, 1 open, 2 half-open")                                 \
     X(cache_connected, GAUGE, "1: a session with a cache node stands")                             \
     X(numerics_mismatch, GAUGE, "1: the self-test's digest is not the contract's; no cache")       \
-    X(model_changed, GAUGE, "1: the model file changed since it was loaded; not ready")            \
+    X(model_changed, GAUGE, "1: the model file changed since it was loaded; answers did not")      \
     X(time_to_first_token_seconds, HISTO, "accepted to first token",                               \
       .buckets = &metric_buckets_vllm_ttft)                                                        \
     X(inter_token_latency_seconds, HISTO, "between two tokens of a request",                       \

@@ -153,6 +153,13 @@ static uint16_t proc_port(const struct proc *p) {
     return (uint16_t)strtoul(at + 6, NULL, 10);
 }
 
+static void wait_ready(struct proc *p) {
+    if (!proc_read_until(p, "ready prog="))
+        fail_msg("%s", p->text);
+    while (!strchr(strstr(p->text, "ready prog="), '\n'))
+        (void)proc_read_until(p, "\n");
+}
+
 static void test_serves_without_its_cache_node_and_drains(void **state) {
     (void)state;
     struct proc p;
@@ -162,10 +169,7 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     int held = held_port(&closed, false); /* bound, not listening: connections are refused */
     snprintf(addr, sizeof(addr), "127.0.0.1:%u", closed);
     proc_start(&p, ARGS(MODEL, "--listen", "127.0.0.1:0", "--cache", addr, "--name", "w7"));
-    if (!proc_read_until(&p, "ready prog="))
-        fail_msg("%s", p.text);
-    while (!strchr(strstr(p.text, "ready prog="), '\n'))
-        (void)proc_read_until(&p, "\n");
+    wait_ready(&p);
     uint16_t port = proc_port(&p);
 
     int fd = http_connect(port);
@@ -192,8 +196,13 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     fd = http_connect(port);
     http_send(fd, "GET", "/readyz", "");
     http_read(fd, text, sizeof(text));
-    assert_non_null(strstr(text, " 503 ")); /* these weights are no longer that file's */
+    assert_non_null(strstr(text, " 200 ")); /* E3: nothing is read from the file any more */
     assert_non_null(strstr(text, "\"model_changed\":true"));
+
+    fd = http_connect(port);
+    http_send(fd, "GET", "/metrics", "");
+    http_read(fd, text, sizeof(text));
+    assert_non_null(strstr(text, "incipit_worker_model_changed 1"));
 
     fd = http_connect(port); /* under way when the signal comes */
     http_send(fd, "POST", "/v1/completions",
@@ -205,6 +214,115 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     assert_non_null(strstr(text, "data: [DONE]")); /* to its end, not cut */
     assert_int_equal(proc_wait(&p), 0);
     close(held);
+}
+
+/* --- what becomes of the file --- */
+
+static void overwrite(const char *path) {
+    static uint8_t bytes[1 << 16];
+    struct stat st;
+    int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    memset(bytes, 0x5a, sizeof(bytes));
+    for (off_t at = 0; at < st.st_size; at += (off_t)sizeof(bytes)) {
+        size_t n = (size_t)MIN(st.st_size - at, (off_t)sizeof(bytes));
+        assert_int_equal(pwrite(fd, bytes, n, at), (ssize_t)n);
+    }
+    (void)close(fd);
+}
+
+static void cut(const char *path) {
+    assert_int_equal(truncate(path, 5000), 0);
+}
+
+static void touch(const char *path) {
+    assert_int_equal(utimensat(AT_FDCWD, path, NULL, 0), 0);
+}
+
+static void replace(const char *path) {
+    struct tiny_model other;
+    struct tiny_spec spec = tiny_spec_of(8);
+    spec.seed += 1;
+    tiny_model_file(&other, &spec);
+    assert_int_equal(rename(other.path, path), 0);
+}
+
+static void lose(const char *path) {
+    assert_int_equal(unlink(path), 0);
+}
+
+/* The choices of an answer, which hold text and the digest of the first logits. */
+static void answer_of(int fd, char *ret, size_t cap) {
+    static char text[1 << 16];
+    http_read(fd, text, sizeof(text));
+    if (!strstr(text, " 200 "))
+        fail_msg("%s", text);
+    char *from = strstr(text, "\"choices\""), *to = from ? strstr(from, "\"usage\"") : NULL;
+    assert_non_null(to);
+    snprintf(ret, cap, "%.*s", (int)(to - from), from);
+}
+
+static int ask(uint16_t port, unsigned prompt) {
+    char body[256];
+    snprintf(body, sizeof(body),
+             "{\"model\":\"m\",\"prompt\":\"%u: quick brown foxes jump over %c%c\",\"max_tokens\":40,"
+             "\"temperature\":0}",
+             prompt * 7919, 'a' + prompt % 26, 'A' + prompt * 5 % 26);
+    int fd = http_connect(port);
+    http_send(fd, "POST", "/v1/completions", body);
+    return fd;
+}
+
+#define FILE_ARGS(path)                                                                            \
+    ARGS("--model", path, "--model-name", "m", "--digest-cache", "none", "--threads", "1",         \
+         "--kv-bytes", "16m", "--debug-logits", "--listen", "127.0.0.1:0")
+
+/* F5, F6, E3: a file that is overwritten in place, cut short, touched, replaced or removed under load gave
+ * wrong tokens (embedding rows were read from it), SIGBUS, or a worker that was never ready again. Right:
+ * the answers of a worker whose file nobody touched, from what was loaded. */
+static void test_file_changed_under_load_changes_no_answer(void **state) {
+    (void)state;
+    enum { AT_ONCE = 4, ROUNDS = 5 };
+    void (*const attacks[])(const char *) = {touch, overwrite, cut, replace, lose};
+    struct proc victim, witness;
+    struct tiny_model file;
+    struct tiny_spec spec = tiny_spec_of(8);
+    char got[4096], want[4096];
+    static char text[1 << 16];
+    proc_start(&witness, FILE_ARGS(tiny.path));
+    wait_ready(&witness);
+    uint16_t right = proc_port(&witness);
+    unsigned prompt = 1;
+    for (size_t a = 0; a < ARRAY_LEN(attacks); a++) {
+        tiny_model_file(&file, &spec);
+        proc_start(&victim, FILE_ARGS(file.path));
+        wait_ready(&victim);
+        uint16_t port = proc_port(&victim);
+        for (int round = 0; round < ROUNDS; round++) {
+            int fds[AT_ONCE];
+            for (unsigned i = 0; i < AT_ONCE; i++)
+                fds[i] = ask(port, prompt + i);
+            if (round == 1) /* while they compute */
+                attacks[a](file.path);
+            for (unsigned i = 0; i < AT_ONCE; i++, prompt++) {
+                answer_of(fds[i], got, sizeof(got));
+                answer_of(ask(right, prompt), want, sizeof(want));
+                assert_string_equal(got, want);
+            }
+        }
+        int fd = http_connect(port);
+        http_send(fd, "GET", "/readyz", "");
+        http_read(fd, text, sizeof(text));
+        assert_non_null(strstr(text, " 200 "));
+        assert_non_null(strstr(text, "\"model_changed\":true"));
+        kill(victim.pid, SIGTERM);
+        assert_int_equal(proc_wait(&victim), 0);
+        assert_non_null(strstr(victim.text, "the model file changed"));
+        tiny_model_close(&file);
+    }
+    kill(witness.pid, SIGTERM);
+    assert_int_equal(proc_wait(&witness), 0);
 }
 
 int main(int argc, char **argv) {
@@ -220,6 +338,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bad_starts_end_with_a_message),
         cmocka_unit_test(test_port_in_use_is_said),
         cmocka_unit_test(test_serves_without_its_cache_node_and_drains),
+        cmocka_unit_test(test_file_changed_under_load_changes_no_answer),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     remove(tiny.path);

@@ -12,6 +12,7 @@
 #include "tools/dev/quant_encode.h"
 #include "tools/dev/tiny_gguf.h"
 #include "worker/kernels/quant.h"
+#include "worker/model/gguf_file.h"
 
 static const struct quant_type *type_by_name(const char *name) {
     size_t n;
@@ -27,10 +28,10 @@ static uint32_t new_type(const struct gguf_tensor *t, const struct quant_type *t
     return t->n_dims > 1 && t->ne[0] % to->block_items == 0 ? to->dtype : t->type;
 }
 
-static int convert_tensor(struct gguf_write *w, const struct gguf_tensor *t, uint32_t type,
-                          struct errbuf *eb) {
+static int convert_tensor(struct gguf_write *w, const struct gguf_tensor *t, const uint8_t *data,
+                          uint32_t type, struct errbuf *eb) {
     if (type == t->type) {
-        gguf_write_data(w, t->data, t->bytes);
+        gguf_write_data(w, data, t->bytes);
         return 0;
     }
     const struct quant_type *from = quant_type_find(t->type), *to = quant_type_find(type);
@@ -42,7 +43,7 @@ static int convert_tensor(struct gguf_write *w, const struct gguf_tensor *t, uin
     uint8_t *bytes = alloc_array(cols, sizeof(*row));
     int rv = row && bytes ? 0 : ERR_NOMEM;
     for (uint64_t r = 0; rv == 0 && r < t->n_elem / cols; r++) {
-        quant_dequant_row(from, row, t->data, r, cols);
+        quant_dequant_row(from, row, data, r, cols);
         if (quant_encode(type, bytes, row, cols))
             gguf_write_data(w, bytes, quant_row_bytes(to, cols));
     }
@@ -51,8 +52,9 @@ static int convert_tensor(struct gguf_write *w, const struct gguf_tensor *t, uin
     return rv;
 }
 
-static int convert_into(struct gguf_write *w, const struct gguf *g, const struct quant_type *to,
+static int convert_into(struct gguf_write *w, struct gguf_file *f, const struct quant_type *to,
                         const char *path, struct errbuf *eb) {
+    const struct gguf *g = gguf_file_peek(f);
     for (size_t i = 0; i < gguf_n_kv(g); i++) {
         const struct gguf_kv *kv = gguf_kv_at(g, i);
         /* Informative only, and no longer true. */
@@ -71,21 +73,25 @@ static int convert_into(struct gguf_write *w, const struct gguf *g, const struct
     int rv = gguf_write_open(w, path);
     for (size_t i = 0; rv == 0 && i < gguf_n_tensors(g); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
-        rv = convert_tensor(w, t, new_type(t, to), eb);
+        uint8_t *data = malloc(t->bytes);
+        rv = data ? gguf_file_read(f, t, data, eb) : ERR_NOMEM;
+        if (rv == 0)
+            rv = convert_tensor(w, t, data, new_type(t, to), eb);
         gguf_write_pad(w);
+        free(data);
     }
     return rv ? rv : gguf_write_close(w);
 }
 
 static int convert(const char *from, const struct quant_type *to, const char *path,
                    struct errbuf *eb) {
-    CLEANUP(gguf_freep) struct gguf *g = NULL;
-    int rv = gguf_open(&g, from, eb);
+    CLEANUP(gguf_file_closep) struct gguf_file *f = NULL;
+    int rv = gguf_file_open(&f, from, eb);
     if (rv < 0)
         return rv;
     struct gguf_write w;
     gguf_write_init(&w);
-    rv = convert_into(&w, g, to, path, eb);
+    rv = convert_into(&w, f, to, path, eb);
     gguf_write_fini(&w);
     return rv;
 }

@@ -138,7 +138,7 @@ static void on_checksums(struct loop_job *w, int rv) {
 static bool job_is_wanted(const struct put_job *j) {
     const struct prefix_put *q = j->q;
     return !q->closing && !atomic_load_explicit(&j->chain->put_dropped, memory_order_relaxed) &&
-           q->r->ops->is_up(q->r->ctx) && (!q->may_put || q->may_put(q->arg));
+           q->r->ops->is_up(q->r->ctx);
 }
 
 static void pump(struct prefix_put *q) {

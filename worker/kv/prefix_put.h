@@ -63,8 +63,6 @@ struct prefix_put {
     struct list flying; /* checksums or call under way */
     uint32_t n_flying;
     bool closing;
-    /* Asked before each job: may this process still vouch for its blocks? NULL: yes. */
-    bool (*may_put)(void *arg);
     /* The job is the caller's again, its chain reference dropped. */
     void (*on_done)(struct put_job *j, const struct prefix_put_result *res);
     void *arg;

@@ -1,11 +1,5 @@
 #include "worker/model/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "common/check.h"
 #include "common/wire_cur.h"
 
@@ -24,15 +18,15 @@
 
 struct gguf {
     const uint8_t *bytes;
-    size_t len;
-    void *map; /* NULL when the bytes are the caller's */
+    size_t len;       /* of bytes: at least the head */
+    uint64_t file_len;
+    void *owned;      /* bytes, or NULL when they are the caller's */
     uint32_t version, alignment;
     struct gguf_kv *kv;
     struct gguf_tensor *tensor;
     uint32_t n_kv, n_tensors;
     uint32_t *kv_by_key, *tensor_by_name; /* indexes in name order */
     size_t data_off;                      /* start of the data section in the file */
-    struct gguf_file_id file;
 };
 
 static const struct gguf_tensor_type tensor_types[] = {
@@ -91,7 +85,7 @@ static const char *show(struct gguf_str s, char out[68]) {
 static struct gguf_str read_string(struct wire_cur *c, uint64_t max) {
     uint64_t n = wire_cur_u64(c);
     if (n > max) {
-        c->err = ERR_CORRUPT;
+        c->err = ERR_TOOBIG; /* ERR_CORRUPT is "the bytes end here" */
         return (struct gguf_str){.p = ""};
     }
     const uint8_t *p = wire_cur_bytes(c, (size_t)n);
@@ -116,10 +110,10 @@ static int read_header(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
     if (c->err)
         return err_set(eb, ERR_CORRUPT, "the file ends within its header");
     /* Both bounds also by what the file could hold, so that a short file allocates little. */
-    if (n_kv > MAX_KV || n_kv > g->len / MIN_KV_BYTES)
+    if (n_kv > MAX_KV || n_kv > g->file_len / MIN_KV_BYTES)
         return err_set(eb, ERR_CORRUPT, "impossible number of metadata keys (%llu)",
                        (unsigned long long)n_kv);
-    if (n_tensors > MAX_TENSORS || n_tensors > g->len / MIN_TENSOR_BYTES)
+    if (n_tensors > MAX_TENSORS || n_tensors > g->file_len / MIN_TENSOR_BYTES)
         return err_set(eb, ERR_CORRUPT, "impossible number of tensors (%llu)",
                        (unsigned long long)n_tensors);
     g->n_kv = (uint32_t)n_kv;
@@ -288,7 +282,7 @@ static int read_tensor_info(struct wire_cur *c, struct gguf_tensor *t, uint64_t 
     return size_tensor(t, eb);
 }
 
-/* Directory first, data pointers after: the data section starts behind the last entry. Offsets must be
+/* Directory first, places after: the data section starts behind the last entry. Offsets must be
  * what a writer gives, each tensor padded to the alignment, so overlapping tensors cannot exist. */
 static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
     char name[68];
@@ -307,20 +301,19 @@ static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
             return err_set(eb, ERR_CORRUPT, "tensor '%s': offset %llu, expected %llu",
                            show(t->name, name), (unsigned long long)off,
                            (unsigned long long)next);
-        if (t->bytes > g->len || off > g->len)
+        if (t->bytes > g->file_len || off > g->file_len)
             return err_set(eb, ERR_CORRUPT, "tensor '%s' is larger than the file; truncated?",
                            show(t->name, name));
         next = (off + t->bytes + pad) & ~pad;
     }
     g->data_off = (size_t)((c->off + pad) & ~pad);
-    uint64_t at = 0;
+    uint64_t at = g->data_off;
     for (uint32_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensor[i];
-        if (g->data_off > g->len || at > g->len - g->data_off ||
-            t->bytes > g->len - g->data_off - at)
+        if (at > g->file_len || t->bytes > g->file_len - at)
             return err_set(eb, ERR_CORRUPT, "tensor '%s' runs past the end of the file; truncated?",
                            show(t->name, name));
-        t->data = g->bytes + g->data_off + at;
+        t->off = at;
         at = (at + t->bytes + pad) & ~pad;
     }
     uint32_t dup;
@@ -333,96 +326,53 @@ static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
     return 0;
 }
 
-static int parse(struct gguf *g, struct errbuf *eb) {
-    struct wire_cur c = wire_cur_read(g->bytes, g->len);
-    int rv = read_header(g, &c, eb);
+static int parse(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
+    int rv = read_header(g, c, eb);
     if (rv >= 0)
-        rv = read_kvs(g, &c, eb);
+        rv = read_kvs(g, c, eb);
     if (rv >= 0)
         rv = index_kvs(g, eb);
     if (rv >= 0)
         rv = read_file_keys(g, eb);
     if (rv >= 0)
-        rv = read_tensors(g, &c, eb);
+        rv = read_tensors(g, c, eb);
     return rv < 0 ? rv : 0;
 }
 
-int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb) {
+int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len, bool *ret_short,
+                    struct errbuf *eb) {
     CLEANUP(gguf_freep) struct gguf *g = calloc(1, sizeof(*g));
+    *ret_short = false;
     if (!g)
         return err_set(eb, ERR_NOMEM, "gguf");
     g->bytes = bytes;
     g->len = len;
-    int rv = parse(g, eb);
+    g->file_len = file_len;
+    struct wire_cur c = wire_cur_read(bytes, len);
+    int rv = parse(g, &c, eb);
+    /* The padding before the data belongs to the head too. */
+    *ret_short = (c.err == ERR_CORRUPT || g->data_off > len) && len < file_len;
     if (rv < 0)
         return rv;
+    if (*ret_short)
+        return err_set(eb, ERR_CORRUPT, "the file ends within its head");
+    g->owned = bytes;
     *ret = TAKE_PTR(g);
     return 0;
 }
 
-static void fd_closep(int *fd) {
-    if (*fd >= 0)
-        (void)close(*fd);
-}
-
-static uint64_t time_ns(const struct timespec *t) {
-    return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec;
-}
-
-static struct gguf_file_id id_from_stat(const struct stat *st) {
-    return (struct gguf_file_id){
-        .dev = (uint64_t)st->st_dev,
-        .ino = (uint64_t)st->st_ino,
-        .size = (uint64_t)st->st_size,
-        .mtime_ns = time_ns(&st->st_mtim),
-        .ctime_ns = time_ns(&st->st_ctim),
-    };
-}
-
-int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb) {
-    CLEANUP(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0)
-        return err_set(eb, -errno, "open '%s': %s", path, err_text(-errno));
-    struct stat st;
-    if (fstat(fd, &st) < 0)
-        return err_set(eb, -errno, "stat '%s': %s", path, err_text(-errno));
-    if (!S_ISREG(st.st_mode))
-        return err_set(eb, ERR_INVALID, "'%s' is not a regular file", path);
-    if (st.st_size == 0)
-        return err_set(eb, ERR_CORRUPT, "'%s' is empty", path);
-    size_t len = (size_t)st.st_size;
-    void *map = mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
-        return err_set(eb, -errno, "map '%s': %s", path, err_text(-errno));
-    struct gguf *g;
-    int rv = gguf_parse(&g, map, len, eb);
-    if (rv < 0) {
-        (void)munmap(map, len);
-        return err_wrap(eb, rv, "'%s'", path);
-    }
-    g->map = map;
-    g->file = id_from_stat(&st);
-    *ret = g;
-    return 0;
-}
-
-int gguf_file_id_of(const char *path, struct gguf_file_id *ret) {
-    struct stat st;
-    if (stat(path, &st) < 0)
-        return -errno;
-    *ret = id_from_stat(&st);
-    return 0;
-}
-
-const struct gguf_file_id *gguf_file_id(const struct gguf *g) {
-    return &g->file;
+int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb) {
+    bool is_short;
+    int rv = gguf_parse_head(ret, (uint8_t *)(uintptr_t)bytes, len, len, &is_short, eb);
+    if (rv == 0)
+        (*ret)->owned = NULL;
+    return rv;
 }
 
 void gguf_free(struct gguf *g) {
     if (!g)
         return;
-    if (g->map)
-        (void)munmap(g->map, g->len);
+    free(g->owned);
     free(g->kv);
     free(g->tensor);
     free(g->kv_by_key);
@@ -430,8 +380,8 @@ void gguf_free(struct gguf *g) {
     free(g);
 }
 
-const void *gguf_bytes(const struct gguf *g, size_t *ret_len) {
-    *ret_len = g->len;
+const uint8_t *gguf_head(const struct gguf *g, size_t *ret_len) {
+    *ret_len = MIN(g->data_off, g->len); /* a file without tensors may end before the padding does */
     return g->bytes;
 }
 

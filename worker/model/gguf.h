@@ -1,11 +1,12 @@
-/* gguf.h - GGUF LOADER: the model file's metadata and tensor directory, by mmap, distrusted throughout.
+/* gguf.h - GGUF HEAD: the model file's metadata and tensor directory, distrusted throughout.
  *
- * Versions 2 and 3, little-endian. Everything the file says is checked once in gguf_open(): after it
- * returned 0 each string, array and tensor lies inside the file and every product of sizes is exact.
- * Split files, version 1 and big-endian files are refused with a message that says so.
+ * Versions 2 and 3, little-endian. Everything the file says is checked once when it is parsed: after
+ * that each string and array lies in memory, each tensor inside the file, and every product of sizes is
+ * exact. Split files, version 1 and big-endian files are refused with a message that says so. The
+ * tensors' bytes are gguf_file.h's.
  *
  * Thread:  read-only after opening, so any thread.
- * Memory:  strings and tensor data point into the mapping and live as long as the struct gguf.
+ * Memory:  strings and arrays point into the head's bytes and live as long as the struct gguf.
  * Units:   sizes are bytes, dimensions are elements; ne[0] is the fastest dimension. */
 #pragma once
 
@@ -52,7 +53,7 @@ struct gguf_tensor {
     uint64_t ne[GGUF_MAX_DIMS]; /* 1 beyond n_dims */
     uint32_t type;              /* GGUF's number: kernels/quant.h has the table */
     uint64_t n_elem;
-    const uint8_t *data; /* aligned to general.alignment within the file */
+    uint64_t off; /* of its first byte in the file, a multiple of general.alignment */
     size_t bytes;
 };
 
@@ -65,28 +66,25 @@ struct gguf_tensor_type {
 };
 const struct gguf_tensor_type *gguf_tensor_type(uint32_t id); /* NULL when the format has no such type */
 
-/* Which file it was, to notice that it is another one later. All zero after gguf_parse(). */
-struct gguf_file_id {
-    uint64_t dev, ino, size, mtime_ns, ctime_ns;
-};
-
 struct gguf; /* opaque */
 
-/* Maps path read-only. ERR_INVALID or ERR_CORRUPT: not a GGUF file that we take, eb says why. */
-int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb);
-/* The same over bytes that the caller keeps alive and unchanged until gguf_free(). */
+/* A whole file's bytes, which the caller keeps alive and unchanged until gguf_free(). ERR_INVALID,
+ * ERR_UNSUPPORTED or ERR_CORRUPT: not a GGUF file that we take, eb says why. */
 int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb);
+/* The first len bytes of a file of file_len; freed by gguf_free() when 0 is returned. On an error
+ * *ret_short says whether more bytes could mend it. */
+int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len, bool *ret_short,
+                    struct errbuf *eb);
+/* A file's head; the file is closed again (gguf_file.h also reads its tensors). eb names it. */
+int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb);
 void gguf_free(struct gguf *g); /* NULL is a no-op */
 static inline void gguf_freep(struct gguf **g) {
     gguf_free(*g);
     *g = NULL;
 }
 
-/* The whole file, for the digest. */
-const void *gguf_bytes(const struct gguf *g, size_t *ret_len);
-const struct gguf_file_id *gguf_file_id(const struct gguf *g);
-/* The same of whatever is at path now; negative errno. */
-int gguf_file_id_of(const char *path, struct gguf_file_id *ret);
+/* What was parsed: everything before the first tensor's bytes. */
+const uint8_t *gguf_head(const struct gguf *g, size_t *ret_len);
 uint32_t gguf_version(const struct gguf *g);
 size_t gguf_n_kv(const struct gguf *g);
 size_t gguf_n_tensors(const struct gguf *g);

@@ -38,7 +38,7 @@ static bool cache_path(const struct model_digest_cfg *cfg, const char *dir, char
     return n > 0 && (size_t)n < cap;
 }
 
-static bool recall(const struct model_digest_cfg *cfg, const char *path, uint8_t ret[DIGEST_BYTES]) {
+static bool read_line(const struct model_digest_cfg *cfg, const char *path, uint8_t ret[DIGEST_BYTES]) {
     char want[256], have[512];
     int n = format_line(want, sizeof(want), &cfg->id);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -69,8 +69,8 @@ static void make_dirs(const char *dir) {
 }
 
 /* Written aside and renamed, so that a reader sees a whole line or none. */
-static void remember(const struct model_digest_cfg *cfg, const char *path,
-                     const uint8_t digest[DIGEST_BYTES]) {
+static void write_line(const struct model_digest_cfg *cfg, const char *path,
+                       const uint8_t digest[DIGEST_BYTES]) {
     char line[512], tmp[PATH_BYTES + 32], hex[2 * DIGEST_BYTES + 1];
     int n = format_line(line, sizeof(line), &cfg->id);
     digest_hex(digest, DIGEST_BYTES, hex);
@@ -87,17 +87,24 @@ static void remember(const struct model_digest_cfg *cfg, const char *path,
         (void)unlink(tmp);
 }
 
-bool model_digest(const struct model_digest_cfg *cfg, uint8_t ret[DIGEST_BYTES]) {
-    char dir[PATH_BYTES], path[PATH_BYTES + 64];
-    bool have_path = (!cfg->cache_dir || cfg->cache_dir[0]) && cache_dir(cfg, dir, sizeof(dir)) &&
-                     cache_path(cfg, dir, path, sizeof(path));
-    if (have_path && recall(cfg, path, ret))
-        return true;
-    digest_sha256(cfg->bytes, cfg->len, ret);
+/* A place to remember the digest at, and a file that has settled. */
+static bool find_place(const struct model_digest_cfg *cfg, char dir[PATH_BYTES],
+                       char path[PATH_BYTES + 64]) {
     uint64_t newest = MAX(cfg->id.mtime_ns, cfg->id.ctime_ns);
-    if (have_path && cfg->now_ns >= SETTLE_NS && newest <= cfg->now_ns - SETTLE_NS) {
-        make_dirs(dir);
-        remember(cfg, path, ret);
-    }
-    return false;
+    return (!cfg->cache_dir || cfg->cache_dir[0]) && cfg->now_ns >= SETTLE_NS &&
+           newest <= cfg->now_ns - SETTLE_NS && cache_dir(cfg, dir, PATH_BYTES) &&
+           cache_path(cfg, dir, path, PATH_BYTES + 64);
+}
+
+bool model_digest_recall(const struct model_digest_cfg *cfg, uint8_t ret[DIGEST_BYTES]) {
+    char dir[PATH_BYTES], path[PATH_BYTES + 64];
+    return find_place(cfg, dir, path) && read_line(cfg, path, ret);
+}
+
+void model_digest_remember(const struct model_digest_cfg *cfg, const uint8_t digest[DIGEST_BYTES]) {
+    char dir[PATH_BYTES], path[PATH_BYTES + 64];
+    if (!find_place(cfg, dir, path))
+        return;
+    make_dirs(dir);
+    write_line(cfg, path, digest);
 }

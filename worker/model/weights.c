@@ -1,8 +1,8 @@
 #include "worker/model/weights.h"
 
-#include <math.h>
 #include <time.h>
 
+#include "common/check.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/matmul.h"
 #include "worker/kernels/quant.h"
@@ -22,186 +22,237 @@ int kv_dtype_parse(const char *name, enum kv_dtype *ret) {
     return ERR_UNSUPPORTED;
 }
 
+/* One tensor that the architecture reads. Matrices map n_in features to n_out. */
+struct want {
+    char name[64];
+    enum { WANT_VECTOR, WANT_MATRIX, WANT_EMBD } kind;
+    uint32_t n_in, n_out; /* n_out 1: a vector */
+    bool optional;
+    const float **vector;
+    struct packed_mat **matrix; /* of an embedding: the head that is made of the same rows, or NULL */
+};
+
 /* While the tensors of a file are bound to a model. */
 struct binder {
     struct model *m;
     bool keep_raw;
-    struct errbuf *eb;
-    bool *used;   /* [n_tensors] */
-    float *next;  /* free place in m->vectors */
-    char name[64];
+    struct want *want;
+    size_t n_want, cap_want;
+    const struct want **want_of; /* [n_tensors] */
+    float *next;                 /* free place in m->vectors */
+    const float *rope_factors;   /* NULL: the file has none */
 };
 
-/* Finds name with exactly these dimensions (n_rows 0: a vector). */
-static int find_shaped(struct binder *b, uint32_t n_cols, uint32_t n_rows,
-                       const struct gguf_tensor **ret) {
-    const struct gguf_tensor *t = gguf_find_tensor(b->m->gguf, b->name);
-    if (!t)
-        return err_set(b->eb, ERR_INVALID, "tensor '%s' is missing", b->name);
-    bool fits = t->ne[0] == n_cols && t->ne[1] == (n_rows ? n_rows : 1) && t->ne[2] == 1 &&
-                t->ne[3] == 1;
-    if (!fits)
-        return err_set(b->eb, ERR_INVALID,
-                       "tensor '%s' has the shape [%llu, %llu, %llu, %llu], expected [%u, %u]",
-                       b->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
-                       (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], n_cols,
-                       n_rows ? n_rows : 1);
-    b->used[t - gguf_tensor_at(b->m->gguf, 0)] = true;
-    *ret = t;
-    return 0;
+/* --- what is wanted: the one table that names, shapes and counts --- */
+
+static struct want *add_want(struct binder *b, uint32_t n_in, uint32_t n_out, const char *name) {
+    CHECK(b->n_want < b->cap_want);
+    struct want *w = &b->want[b->n_want++];
+    *w = (struct want){.n_in = n_in, .n_out = n_out};
+    (void)snprintf(w->name, sizeof(w->name), "%s.weight", name);
+    return w;
 }
 
-static int unsupported_type(struct binder *b, const struct gguf_tensor *t) {
-    const struct gguf_tensor_type *ty = gguf_tensor_type(t->type);
-    return err_set(b->eb, ERR_UNSUPPORTED, "tensor '%s': weights of type %s are not supported",
-                   b->name, ty ? ty->name : "?");
+static struct want *want_vector(struct binder *b, uint32_t n, const char *name, const float **ret) {
+    struct want *w = add_want(b, n, 1, name);
+    w->kind = WANT_VECTOR;
+    w->vector = ret;
+    return w;
 }
 
-/* Small F32 vectors are copied: aligned whatever the file's alignment, and checked. */
-static int bind_vector(struct binder *b, uint32_t n, const float **ret) {
-    const struct gguf_tensor *t;
-    int rv = find_shaped(b, n, 0, &t);
-    if (rv < 0)
-        return rv;
-    if (t->type != QUANT_F32)
-        return unsupported_type(b, t);
-    memcpy(b->next, t->data, t->bytes);
-    for (uint32_t i = 0; i < n; i++)
-        if (!isfinite(b->next[i]))
-            return err_set(b->eb, ERR_CORRUPT, "tensor '%s': element %u is not finite", b->name, i);
-    *ret = b->next;
-    b->next += n;
-    return 0;
+static void want_matrix(struct binder *b, uint32_t n_in, uint32_t n_out, const char *name,
+                        struct packed_mat **ret) {
+    struct want *w = add_want(b, n_in, n_out, name);
+    w->kind = WANT_MATRIX;
+    w->matrix = ret;
 }
 
-static int bind_matrix(struct binder *b, uint32_t n_in, uint32_t n_out, struct packed_mat **ret) {
-    const struct gguf_tensor *t;
-    int rv = find_shaped(b, n_in, n_out, &t);
-    if (rv < 0)
-        return rv;
-    if (!quant_type_find(t->type))
-        return unsupported_type(b, t);
-    const struct packed_src src = {
-        .dtype = t->type,
-        .n_out = n_out,
-        .n_in = n_in,
-        .bytes = t->data,
-        .n_bytes = t->bytes,
-        .keep_raw = b->keep_raw,
-        .mem = b->m->weights,
-    };
-    rv = packed_mat_new(ret, &src, b->eb);
-    if (rv < 0)
-        return err_wrap(b->eb, rv, "tensor '%s'", b->name);
-    b->m->packed_bytes += packed_mat_bytes(*ret);
-    return 0;
-}
-
-static void name_tensor(struct binder *b, const char *name) {
-    (void)snprintf(b->name, sizeof(b->name), "%s.weight", name);
-}
-
-static void name_layer_tensor(struct binder *b, uint32_t layer, const char *name) {
-    (void)snprintf(b->name, sizeof(b->name), "blk.%u.%s.weight", layer, name);
-}
-
-static int bind_layer(struct binder *b, uint32_t i) {
+#define LAYER_WANTS 9
+static void want_layer(struct binder *b, uint32_t i) {
     const struct model_hparams *hp = &b->m->hp;
     struct model_layer *l = &b->m->layers[i];
     const uint32_t n_q = hp->n_head * hp->d_head, n_kv = hp->n_head_kv * hp->d_head;
     const struct {
         const char *name;
         uint32_t n_in, n_out;
-        struct packed_mat **ret;
-    } mats[] = {
-        {"attn_q", hp->n_embd, n_q, &l->wq},           {"attn_k", hp->n_embd, n_kv, &l->wk},
-        {"attn_v", hp->n_embd, n_kv, &l->wv},          {"attn_output", n_q, hp->n_embd, &l->wo},
-        {"ffn_gate", hp->n_embd, hp->n_ff, &l->w_gate}, {"ffn_up", hp->n_embd, hp->n_ff, &l->w_up},
-        {"ffn_down", hp->n_ff, hp->n_embd, &l->w_down},
+        struct packed_mat **matrix;
+        const float **vector;
+    } rows[LAYER_WANTS] = {
+        {"attn_norm", hp->n_embd, 1, NULL, &l->attn_norm},
+        {"attn_q", hp->n_embd, n_q, &l->wq, NULL},
+        {"attn_k", hp->n_embd, n_kv, &l->wk, NULL},
+        {"attn_v", hp->n_embd, n_kv, &l->wv, NULL},
+        {"attn_output", n_q, hp->n_embd, &l->wo, NULL},
+        {"ffn_norm", hp->n_embd, 1, NULL, &l->ffn_norm},
+        {"ffn_gate", hp->n_embd, hp->n_ff, &l->w_gate, NULL},
+        {"ffn_up", hp->n_embd, hp->n_ff, &l->w_up, NULL},
+        {"ffn_down", hp->n_ff, hp->n_embd, &l->w_down, NULL},
     };
-    name_layer_tensor(b, i, "attn_norm");
-    int rv = bind_vector(b, hp->n_embd, &l->attn_norm);
-    if (rv < 0)
-        return rv;
-    name_layer_tensor(b, i, "ffn_norm");
-    rv = bind_vector(b, hp->n_embd, &l->ffn_norm);
-    for (size_t k = 0; rv >= 0 && k < ARRAY_LEN(mats); k++) {
-        name_layer_tensor(b, i, mats[k].name);
-        rv = bind_matrix(b, mats[k].n_in, mats[k].n_out, mats[k].ret);
+    for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
+        char name[56];
+        (void)snprintf(name, sizeof(name), "blk.%u.%s", i, rows[k].name);
+        if (rows[k].vector)
+            (void)want_vector(b, rows[k].n_in, name, rows[k].vector);
+        else
+            want_matrix(b, rows[k].n_in, rows[k].n_out, name, rows[k].matrix);
     }
-    return rv;
 }
 
-/* Embedding rows are read from the file; the head is a matrix of its own or made from the same rows. */
-static int bind_vocab_side(struct binder *b) {
+#define MODEL_WANTS 4
+static int want_all(struct binder *b, struct errbuf *eb) {
     struct model *m = b->m;
     struct model_hparams *hp = &m->hp;
-    name_tensor(b, "token_embd");
-    const struct gguf_tensor *t = gguf_find_tensor(m->gguf, b->name);
-    if (t && hp->n_vocab == 0 && t->ne[1] <= (1u << 24))
-        hp->n_vocab = (uint32_t)t->ne[1];
-    int rv = find_shaped(b, hp->n_embd, hp->n_vocab, &t);
-    if (rv < 0)
-        return rv;
-    m->embd_type = quant_type_find(t->type);
-    if (!m->embd_type)
-        return unsupported_type(b, t);
-    m->embd = t->data;
+    const struct gguf_tensor *embd = gguf_find_tensor(m->gguf, "token_embd.weight");
+    if (embd && hp->n_vocab == 0 && embd->ne[1] <= (1u << 24))
+        hp->n_vocab = (uint32_t)embd->ne[1];
     hp->tied = !gguf_find_tensor(m->gguf, "output.weight");
+    b->cap_want = MODEL_WANTS + (size_t)hp->n_layer * LAYER_WANTS;
+    b->want = alloc_array(b->cap_want, sizeof(*b->want));
+    m->layers = alloc_array(hp->n_layer, sizeof(*m->layers));
+    if (!b->want || !m->layers)
+        return err_set(eb, ERR_NOMEM, "model of %u layers", hp->n_layer);
+    struct want *w = add_want(b, hp->n_embd, hp->n_vocab, "token_embd");
+    w->kind = WANT_EMBD;
+    w->matrix = hp->tied ? &m->output : NULL;
     if (!hp->tied)
-        name_tensor(b, "output");
-    rv = bind_matrix(b, hp->n_embd, hp->n_vocab, &m->output);
-    if (rv < 0)
-        return rv;
-    name_tensor(b, "output_norm");
-    return bind_vector(b, hp->n_embd, &m->output_norm);
+        want_matrix(b, hp->n_embd, hp->n_vocab, "output", &m->output);
+    (void)want_vector(b, hp->n_embd, "output_norm", &m->output_norm);
+    want_vector(b, hp->n_rot / 2, "rope_freqs", &b->rope_factors)->optional = true;
+    for (uint32_t i = 0; i < hp->n_layer; i++)
+        want_layer(b, i);
+    return 0;
 }
 
-static int bind_rope(struct binder *b) {
-    const struct model_hparams *hp = &b->m->hp;
-    struct rope_cfg cfg = {.n_rot = hp->n_rot, .base = hp->rope_base, .freq_scale = hp->rope_scale};
-    name_tensor(b, "rope_freqs");
-    if (gguf_find_tensor(b->m->gguf, b->name)) {
-        int rv = bind_vector(b, hp->n_rot / 2, &cfg.freq_factors);
-        if (rv < 0)
-            return rv;
-        for (uint32_t i = 0; i < hp->n_rot / 2; i++)
-            if (cfg.freq_factors[i] == 0)
-                return err_set(b->eb, ERR_CORRUPT, "tensor '%s': factor %u is zero", b->name, i);
-    }
-    return rope_new(&b->m->rope, &cfg, b->eb);
+/* --- the file's directory against the table, before a byte of a tensor is read --- */
+
+static int unsupported_type(const struct want *w, const struct gguf_tensor *t, struct errbuf *eb) {
+    const struct gguf_tensor_type *ty = gguf_tensor_type(t->type);
+    if (w->kind == WANT_VECTOR)
+        return err_set(eb, ERR_UNSUPPORTED, "tensor '%s': weights of type %s are not supported here "
+                       "(F32 is)", w->name, ty ? ty->name : "?");
+    return err_set(eb, ERR_UNSUPPORTED, "tensor '%s': weights of type %s are not supported; known: F32, "
+                   "F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1", w->name, ty ? ty->name : "?");
+}
+
+static int check_tensor(const struct want *w, const struct gguf_tensor *t, struct errbuf *eb) {
+    bool fits = t->ne[0] == w->n_in && t->ne[1] == w->n_out && t->ne[2] == 1 && t->ne[3] == 1;
+    if (!fits)
+        return err_set(eb, ERR_INVALID,
+                       "tensor '%s' has the shape [%llu, %llu, %llu, %llu], expected [%u, %u]", w->name,
+                       (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
+                       (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], w->n_in, w->n_out);
+    bool known = w->kind == WANT_VECTOR ? t->type == QUANT_F32 : quant_type_find(t->type) != NULL;
+    return known ? 0 : unsupported_type(w, t, eb);
 }
 
 /* A tensor that nobody reads (a bias, an expert, a norm of another architecture) changes the output of
  * the implementation that does read it. */
-static int refuse_unused(const struct binder *b) {
+static int refuse_unused(const struct binder *b, struct errbuf *eb) {
     for (size_t i = 0; i < gguf_n_tensors(b->m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(b->m->gguf, i);
-        if (!b->used[i])
-            return err_set(b->eb, ERR_UNSUPPORTED,
+        if (!b->want_of[i])
+            return err_set(eb, ERR_UNSUPPORTED,
                            "tensor '%.*s' is not used by architecture %s as implemented here",
                            (int)t->name.len, t->name.p, b->m->hp.arch);
     }
     return 0;
 }
 
-static int bind_all(struct binder *b) {
-    struct model *m = b->m;
-    /* Two norms a layer, the last norm, perhaps RoPE divisors. */
-    size_t n = (2 * (size_t)m->hp.n_layer + 1) * m->hp.n_embd + m->hp.n_rot / 2;
-    m->layers = alloc_array(m->hp.n_layer, sizeof(*m->layers));
-    m->vectors = alloc_array(n, sizeof(*m->vectors));
-    b->used = alloc_array(gguf_n_tensors(m->gguf), sizeof(*b->used));
-    if (!m->layers || !m->vectors || !b->used)
-        return err_set(b->eb, ERR_NOMEM, "model of %u layers", m->hp.n_layer);
-    b->next = m->vectors;
-    int rv = gguf_n_tensors(m->gguf) ? bind_vocab_side(b)
-                                     : err_set(b->eb, ERR_INVALID, "the file has no tensors");
-    for (uint32_t i = 0; rv >= 0 && i < m->hp.n_layer; i++)
-        rv = bind_layer(b, i);
-    if (rv >= 0)
-        rv = bind_rope(b);
-    return rv >= 0 ? refuse_unused(b) : rv;
+static int match_tensors(struct binder *b, struct errbuf *eb) {
+    const struct gguf *g = b->m->gguf;
+    size_t n_floats = 0;
+    b->want_of = alloc_array(gguf_n_tensors(g), sizeof(*b->want_of));
+    if (!b->want_of)
+        return err_set(eb, ERR_NOMEM, "%zu tensors", gguf_n_tensors(g));
+    for (size_t i = 0; i < b->n_want; i++) {
+        const struct want *w = &b->want[i];
+        const struct gguf_tensor *t = gguf_find_tensor(g, w->name);
+        if (!t && w->optional)
+            continue;
+        int rv = t ? check_tensor(w, t, eb)
+                   : err_set(eb, ERR_INVALID, "tensor '%s' is missing", w->name);
+        if (rv < 0)
+            return rv;
+        b->want_of[t - gguf_tensor_at(g, 0)] = w;
+        n_floats += w->kind == WANT_VECTOR ? w->n_in : 0;
+    }
+    b->next = b->m->vectors = alloc_array(n_floats, sizeof(*b->m->vectors));
+    if (!b->next)
+        return err_set(eb, ERR_NOMEM, "%zu floats of norms", n_floats);
+    return refuse_unused(b, eb);
+}
+
+/* --- bytes --- */
+
+/* What is used in the file's own form goes where it stays, all else through the walk's buffer. */
+static int place_tensor(void *arg, size_t i, uint8_t **ret, struct errbuf *eb) {
+    struct binder *b = arg;
+    const struct want *w = b->want_of[i];
+    const struct gguf_tensor *t = gguf_tensor_at(b->m->gguf, i);
+    if (w->kind == WANT_VECTOR || (w->kind == WANT_MATRIX && !b->keep_raw))
+        return 0;
+    *ret = weight_mem_take(b->m->weights, t->bytes);
+    return *ret ? 0 : err_set(eb, ERR_NOMEM, "tensor '%s': %zu bytes", w->name, t->bytes);
+}
+
+static int check_finite(const struct want *w, const struct gguf_tensor *t, const uint8_t *bytes,
+                        struct errbuf *eb) {
+    const struct quant_type *q = quant_type_find(t->type);
+    size_t bad = quant_first_bad(q, bytes, t->n_elem);
+    if (bad == t->n_elem / q->block_items)
+        return 0;
+    return err_set(eb, ERR_CORRUPT, "tensor '%s': %s %zu is not finite", w->name,
+                   q->block_items == 1 ? "element" : "the scale of block", bad);
+}
+
+static int pack_matrix(struct binder *b, const struct want *w, const struct gguf_tensor *t,
+                       const uint8_t *bytes, struct errbuf *eb) {
+    const struct packed_src src = {
+        .dtype = t->type,
+        .n_out = w->n_out,
+        .n_in = w->n_in,
+        .bytes = bytes,
+        .n_bytes = t->bytes,
+        .keep_raw = b->keep_raw,
+        .mem = b->m->weights,
+    };
+    int rv = packed_mat_new(w->matrix, &src, eb);
+    if (rv < 0)
+        return err_wrap(eb, rv, "tensor '%s'", w->name);
+    b->m->packed_bytes += packed_mat_bytes(*w->matrix);
+    return 0;
+}
+
+static int take_tensor(void *arg, size_t i, const uint8_t *bytes, struct errbuf *eb) {
+    struct binder *b = arg;
+    const struct want *w = b->want_of[i];
+    const struct gguf_tensor *t = gguf_tensor_at(b->m->gguf, i);
+    int rv = w->matrix ? 0 : check_finite(w, t, bytes, eb); /* packing checks too */
+    if (rv < 0)
+        return rv;
+    if (w->kind == WANT_VECTOR) { /* aligned, whatever the file's alignment */
+        memcpy(b->next, bytes, t->bytes);
+        *w->vector = b->next;
+        b->next += w->n_in;
+        return 0;
+    }
+    if (w->kind == WANT_EMBD) {
+        b->m->embd_type = quant_type_find(t->type);
+        b->m->embd = bytes;
+    }
+    return w->matrix ? pack_matrix(b, w, t, bytes, eb) : 0;
+}
+
+static int make_rope(struct binder *b, struct errbuf *eb) {
+    const struct model_hparams *hp = &b->m->hp;
+    const struct rope_cfg cfg = {.n_rot = hp->n_rot,
+                                 .base = hp->rope_base,
+                                 .freq_scale = hp->rope_scale,
+                                 .freq_factors = b->rope_factors};
+    for (uint32_t i = 0; b->rope_factors && i < hp->n_rot / 2; i++)
+        if (b->rope_factors[i] == 0)
+            return err_set(eb, ERR_CORRUPT, "tensor 'rope_freqs.weight': factor %u is zero", i);
+    return rope_new(&b->m->rope, &cfg, eb);
 }
 
 static int read_hparams(struct model *m, struct errbuf *eb) {
@@ -228,48 +279,71 @@ static uint64_t wall_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int take_digest(struct model *m, const struct model_load_cfg *cfg, struct errbuf *eb) {
-    struct model_digest_cfg d = {
-        .id = *gguf_file_id(m->gguf),
-        .cache_dir = cfg->digest_cache_dir,
-        .now_ns = wall_ns(),
-    };
-    d.bytes = gguf_bytes(m->gguf, &d.len);
-    m->digest_remembered = model_digest(&d, m->digest);
-    if (model_file_changed(m))
-        return err_set(eb, ERR_CONFLICT, "the file changed while it was being loaded");
-    return 0;
+/* Reads all tensors; the digest is of the bytes that were read, or remembered for a file that had
+ * settled before and was the same before and after. */
+static int load_tensors(struct binder *b, struct gguf_file *f, const struct model_digest_cfg *d,
+                        struct errbuf *eb) {
+    struct model *m = b->m;
+    struct gguf_walk w = {.arg = b, .place = place_tensor, .take = take_tensor};
+    m->digest_remembered = model_digest_recall(d, m->digest);
+    if (!m->digest_remembered) {
+        w.digest = digest_new();
+        if (!w.digest)
+            return err_set(eb, ERR_NOMEM, "digest");
+        digest_begin(w.digest);
+    }
+    int rv = gguf_file_walk(f, &w, eb);
+    if (w.digest)
+        digest_end(w.digest, m->digest);
+    digest_free(w.digest);
+    if (rv == 0 && !gguf_file_is_same(f))
+        rv = err_set(eb, ERR_CONFLICT, "the file changed while it was being loaded");
+    if (rv == 0 && !m->digest_remembered)
+        model_digest_remember(d, m->digest);
+    return rv;
+}
+
+static int bind(struct binder *b, struct gguf_file *f, const struct model_digest_cfg *d,
+                struct errbuf *eb) {
+    int rv = gguf_n_tensors(b->m->gguf) ? want_all(b, eb)
+                                        : err_set(eb, ERR_INVALID, "the file has no tensors");
+    if (rv >= 0)
+        rv = match_tensors(b, eb);
+    if (rv >= 0)
+        rv = load_tensors(b, f, d, eb);
+    return rv >= 0 ? make_rope(b, eb) : rv;
 }
 
 static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf *eb) {
-    m->path = strdup(cfg->path);
-    if (!m->path)
-        return err_set(eb, ERR_NOMEM, "path");
-    m->weights = weight_mem_new();
-    if (!m->weights)
-        return err_set(eb, ERR_NOMEM, "weights");
-    int rv = read_hparams(m, eb);
+    struct model_digest_cfg d = {.cache_dir = cfg->digest_cache_dir, .now_ns = wall_ns()};
+    CLEANUP(gguf_file_closep) struct gguf_file *f = NULL;
+    int rv = gguf_file_open(&f, cfg->path, eb);
     if (rv < 0)
         return rv;
-    struct binder b = {.m = m, .keep_raw = cfg->keep_raw, .eb = eb};
-    rv = bind_all(&b);
-    free(b.used);
-    return rv < 0 ? rv : take_digest(m, cfg, eb);
+    m->file = d.id = *gguf_file_id(f);
+    m->path = strdup(cfg->path);
+    m->weights = weight_mem_new();
+    if (!m->path || !m->weights)
+        return err_set(eb, ERR_NOMEM, "weights");
+    m->gguf = gguf_file_peek(f);
+    struct binder b = {.m = m, .keep_raw = cfg->keep_raw};
+    rv = read_hparams(m, eb);
+    if (rv >= 0)
+        rv = bind(&b, f, &d, eb);
+    free(b.want);
+    free(b.want_of);
+    m->gguf = rv < 0 ? NULL : gguf_file_take(f);
+    return rv < 0 ? err_wrap(eb, rv, "'%s'", cfg->path) : 0;
 }
 
 int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb) {
     struct model *m = calloc(1, sizeof(*m));
     if (!m)
         return err_set(eb, ERR_NOMEM, "model");
-    int rv = gguf_open(&m->gguf, cfg->path, eb);
+    int rv = load(m, cfg, eb);
     if (rv < 0) {
         model_free(m);
-        return rv; /* its text names the file */
-    }
-    rv = load(m, cfg, eb);
-    if (rv < 0) {
-        model_free(m);
-        return err_wrap(eb, rv, "'%s'", cfg->path);
+        return rv;
     }
     *ret = m;
     return 0;
@@ -302,11 +376,7 @@ void model_free(struct model *m) {
 
 bool model_file_changed(const struct model *m) {
     struct gguf_file_id now;
-    if (gguf_file_id_of(m->path, &now) < 0)
-        return true;
-    const struct gguf_file_id *was = gguf_file_id(m->gguf);
-    return now.dev != was->dev || now.ino != was->ino || now.size != was->size ||
-           now.mtime_ns != was->mtime_ns || now.ctime_ns != was->ctime_ns;
+    return gguf_file_id_of(m->path, &now) < 0 || !gguf_file_id_equal(&now, &m->file);
 }
 
 static void add_u32(struct model_param *ret, size_t *n, const char *key, uint32_t v) {

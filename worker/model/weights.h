@@ -1,17 +1,19 @@
 /* weights.h - a loaded model: hyper-parameters, bound and repacked weights, digest.
  *
- * model_load() maps the file, validates every key, shape and type that the architecture reads, repacks
- * the matrices into the kernels' form and computes (or remembers) the file's SHA-256. What it does not
- * implement it refuses by name. After that nothing checks again.
+ * model_load() validates every key, shape and type that the architecture reads, then reads the file once
+ * from front to back into memory of its own: matrices repacked into the kernels' form, embedding rows as
+ * in the file, the SHA-256 of what was read (or remembered). What it does not implement, and every
+ * tensor that holds a NaN or an infinity, it refuses by name. After that nothing checks again and
+ * nothing of the file is read or mapped: whatever becomes of it changes no answer.
  *
  * Thread:  read-only after loading, so any thread; model_file_changed() too.
- * Memory:  the repacked weights are the model's; embedding rows and vectors are read from the mapping. */
+ * Memory:  all of it is the model's. */
 #pragma once
 
 #include "common/digest.h"
 #include "common/err.h"
 #include "worker/kernels/attn_paged.h"
-#include "worker/model/gguf.h"
+#include "worker/model/gguf_file.h"
 
 struct model_arch;
 struct packed_mat;
@@ -48,36 +50,38 @@ struct model_layer {
 struct model {
     struct model_hparams hp;
     const struct model_arch *arch;
-    struct gguf *gguf; /* owned; keeps the mapping that vectors and embedding rows point into */
+    struct gguf *gguf; /* owned: metadata; its tensors' places in a file that is closed */
     char *path;
+    struct gguf_file_id file; /* what was loaded */
 
     const struct quant_type *embd_type;
-    const uint8_t *embd;        /* [n_vocab, n_embd] as in the file */
+    const uint8_t *embd;        /* [n_vocab, n_embd] in the file's form, in weights */
     const float *output_norm;   /* [n_embd] */
     struct packed_mat *output;  /* n_embd -> n_vocab; packed from token_embd when tied */
     struct rope *rope;
     struct model_layer *layers; /* [n_layer] */
     float *vectors;             /* all norm weights: aligned copies */
 
-    uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the whole file */
+    uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the whole file, of the bytes that were loaded */
     bool digest_remembered;       /* by the cache, not computed now */
     size_t packed_bytes;          /* memory of the repacked matrices */
-    struct weight_mem *weights;   /* holds them */
+    struct weight_mem *weights;   /* holds them, embd and what keep_raw keeps */
 };
 
 struct model_load_cfg {
     const char *path;
-    bool keep_raw; /* --numerics blas: the matrices' bytes in the file are used after loading */
+    bool keep_raw; /* --numerics blas: the matrices' bytes as in the file are kept beside */
     /* Folder of the digest cache; NULL: $XDG_CACHE_HOME/incipit or ~/.cache/incipit; "": no cache. */
     const char *digest_cache_dir;
 };
 
-/* eb names the key or tensor on ERR_UNSUPPORTED, ERR_INVALID and ERR_CORRUPT. */
+/* eb names the key or tensor on ERR_UNSUPPORTED, ERR_INVALID and ERR_CORRUPT. ERR_CORRUPT also when the
+ * file was cut short meanwhile, ERR_CONFLICT when it changed otherwise. */
 int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb);
 void model_free(struct model *m); /* NULL is a no-op */
 
-/* True when the file at the path is no longer the one that was loaded (replaced, touched, gone): before
- * each put batch the worker asks, and goes unready when true. One stat() call. */
+/* True when the file at the path is no longer the one that was loaded (replaced, touched, gone). Changes
+ * no answer and no block: it tells an operator what the next start would load. One stat() call. */
 bool model_file_changed(const struct model *m);
 
 /* What reaches K or V, ready for the namespace descriptor: effective values, integers in decimal, floats

@@ -48,8 +48,6 @@ struct engine_cfg {
     enum fetch_mode fetch;
     struct kv_remote *remote; /* NULL: no cache service; outlives the engine */
     uint32_t put_queue_blocks; /* pages that may wait for a put; 0: nothing is put */
-    bool (*may_put)(void *arg); /* asked before each put (is the model file still the same?); or NULL */
-    void *may_put_arg;
     struct worker_metrics *met; /* NULL: not counted */
 };
 

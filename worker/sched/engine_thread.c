@@ -135,11 +135,6 @@ static void start_fetch(struct gen_seq *s, uint32_t first, uint32_t n) {
 
 /* --- puts --- */
 
-static bool may_put(void *arg) {
-    struct engine *e = arg;
-    return !e->cfg.may_put || e->cfg.may_put(e->cfg.may_put_arg);
-}
-
 static void on_put_done(struct put_job *j, const struct prefix_put_result *res) {
     struct engine *e = j->q->arg;
     struct worker_metrics *m = e->cfg.met;
@@ -465,7 +460,6 @@ static void init_loop_part(struct engine *e, struct engine_loop *l) {
     if (!e->cfg.remote)
         return;
     prefix_put_init(&l->put, e->cfg.remote, e->cfg.work, e->cfg.fwd.page_bytes, e->cfg.fwd.n_ranges);
-    l->put.may_put = may_put;
     l->put.on_done = on_put_done;
     l->put.arg = e;
     prefix_touch_init(&l->touch, e->cfg.remote);

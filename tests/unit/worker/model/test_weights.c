@@ -12,6 +12,27 @@
 #include "tests/support/tiny_model.h"
 #include "tools/dev/gguf_write.h"
 #include "worker/kernels/quant.h"
+#include "worker/model/gguf_file.h"
+
+/* Every read of a file goes through here (meson.build): before number meddle_at something happens to the
+ * file. Either name, as the C library is built. */
+ssize_t __real_pread64(int fd, void *dst, size_t n, off_t off);
+ssize_t __wrap_pread64(int fd, void *dst, size_t n, off_t off);
+ssize_t __wrap_pread(int fd, void *dst, size_t n, off_t off);
+
+static int meddle_at = -1, n_reads;
+static void (*meddle)(const char *path);
+static const char *meddle_path;
+
+ssize_t __wrap_pread64(int fd, void *dst, size_t n, off_t off) {
+    if (n_reads++ == meddle_at)
+        meddle(meddle_path);
+    return __real_pread64(fd, dst, n, off);
+}
+
+ssize_t __wrap_pread(int fd, void *dst, size_t n, off_t off) {
+    return __wrap_pread64(fd, dst, n, off);
+}
 
 /* How a tiny model's file is changed before it is loaded. */
 struct edit {
@@ -69,10 +90,11 @@ static void announce_put(struct gguf_write *w, const struct edit *e) {
 }
 
 static void rewrite(struct fixture *f, const struct edit *e) {
-    struct gguf *g;
+    struct gguf_file *file;
     struct gguf_write w;
     gguf_write_init(&w);
-    assert_int_equal(gguf_open(&g, f->tiny.path, &f->eb), 0);
+    assert_int_equal(gguf_file_open(&file, f->tiny.path, &f->eb), 0);
+    struct gguf *g = gguf_file_peek(file);
     for (size_t i = 0; i < gguf_n_kv(g); i++)
         if (!is(gguf_kv_at(g, i)->key, e->drop_key))
             gguf_write_kv(&w, gguf_kv_at(g, i));
@@ -91,8 +113,12 @@ static void rewrite(struct fixture *f, const struct edit *e) {
             if (data && replaced) {
                 put_data(&w, e);
             } else if (data) {
-                gguf_write_data(&w, t->data, t->bytes);
+                uint8_t *bytes = malloc(t->bytes);
+                assert_non_null(bytes);
+                assert_int_equal(gguf_file_read(file, t, bytes, &f->eb), 0);
+                gguf_write_data(&w, bytes, t->bytes);
                 gguf_write_pad(&w);
+                free(bytes);
             } else if (replaced) {
                 announce_put(&w, e);
             } else {
@@ -108,7 +134,7 @@ static void rewrite(struct fixture *f, const struct edit *e) {
     }
     assert_int_equal(gguf_write_close(&w), 0);
     gguf_write_fini(&w);
-    gguf_free(g);
+    gguf_file_close(file);
 }
 
 static int load(struct fixture *f, const struct edit *e) {
@@ -139,9 +165,13 @@ static void test_load_gives_hparams_and_digest(void **state) {
     assert_int_equal(hp->n_vocab, tiny_gguf_n_vocab());
     assert_true(hp->attn_scale == 0.25f);
     assert_true(hp->tied);
-    size_t len;
+    static uint8_t bytes[1 << 20];
     uint8_t want[DIGEST_BYTES];
-    const void *bytes = gguf_bytes(f->model->gguf, &len);
+    FILE *file = fopen(f->path, "rb");
+    assert_non_null(file);
+    size_t len = fread(bytes, 1, sizeof(bytes), file);
+    (void)fclose(file);
+    assert_true(len && len < sizeof(bytes));
     digest_sha256(bytes, len, want);
     assert_memory_equal(f->model->digest, want, DIGEST_BYTES);
     /* 2 layers of K and V, 2 heads of 16, 32 tokens, 2 bytes */
@@ -241,6 +271,155 @@ static void test_file_changed_notices_touch_and_removal(void **state) {
     assert_true(model_file_changed(f->model));
 }
 
+/* MUTANTS weights.c: cp --preserve gives other bytes the old size and mtime; the inode's ctime tells. */
+static void test_file_changed_notices_ctime_alone(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(load(f, &(struct edit){.drop_key = NULL}), 0);
+    struct gguf_file_id now, was = f->model->file;
+    struct stat st;
+    assert_int_equal(stat(f->path, &st), 0);
+    int fd = open(f->path, O_WRONLY);
+    assert_true(fd >= 0);
+    do { /* until the file system's clock has moved on */
+        assert_int_equal(pwrite(fd, "x", 1, 0), 1);
+        const struct timespec times[2] = {st.st_atim, st.st_mtim};
+        assert_int_equal(futimens(fd, times), 0);
+        assert_int_equal(gguf_file_id_of(f->path, &now), 0);
+    } while (now.ctime_ns == was.ctime_ns);
+    (void)close(fd);
+    assert_int_equal(now.mtime_ns, was.mtime_ns);
+    assert_int_equal(now.size, was.size);
+    assert_true(model_file_changed(f->model));
+}
+
+static void cut_file(const char *path) {
+    assert_int_equal(truncate(path, 6000), 0);
+}
+
+static void touch_file(const char *path) {
+    const struct timespec times[2] = {{1, 0}, {1, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static int load_while(struct fixture *f, void (*what)(const char *), int at_read) {
+    rewrite(f, &(struct edit){.drop_key = NULL});
+    const struct model_load_cfg cfg = {.path = f->path, .digest_cache_dir = ""};
+    meddle = what;
+    meddle_path = f->path;
+    meddle_at = at_read;
+    n_reads = 0;
+    int rv = model_load(&f->model, &cfg, &f->eb);
+    meddle_at = -1;
+    return rv;
+}
+
+/* F6: cp, wget -O and rsync --inplace cut a file before they write it; a worker that was loading it died of
+ * SIGBUS. Right: an error, at whichever read it happens; a change that cuts nothing is one too. */
+static void test_file_that_changes_while_it_is_read_refused(void **state) {
+    struct fixture *f = *state;
+    int n = 0;
+    for (int rv = 1; rv != 0; n++) {
+        rv = load_while(f, cut_file, n);
+        if (rv == 0)
+            break; /* as many reads as a load takes */
+        assert_int_equal(rv, ERR_CORRUPT);
+        assert_non_null(strstr(f->eb.text, "cut short"));
+        assert_non_null(strstr(f->eb.text, f->path));
+    }
+    assert_true(n > 10);
+    model_free(TAKE_PTR(f->model));
+    for (int at = 0; at < n; at++) {
+        assert_int_equal(load_while(f, touch_file, at), ERR_CONFLICT);
+        assert_non_null(strstr(f->eb.text, "changed while it was being loaded"));
+    }
+}
+
+/* No region of this process is a mapping of the file. */
+static void test_nothing_of_the_file_stays_mapped_or_open(void **state) {
+    struct fixture *f = *state;
+    char line[4096];
+    const struct model_load_cfg cfg = {.path = f->tiny.path, .keep_raw = true, .digest_cache_dir = ""};
+    assert_int_equal(model_load(&f->model, &cfg, &f->eb), 0);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof(line), maps))
+        assert_null(strstr(line, f->tiny.path));
+    (void)fclose(maps);
+    int next = open("/dev/null", O_RDONLY); /* the lowest free number: a leak would have taken it */
+    model_free(TAKE_PTR(f->model));
+    assert_int_equal(model_load(&f->model, &cfg, &f->eb), 0);
+    int again = open("/dev/null", O_RDONLY);
+    assert_int_equal(again, next + 1);
+    (void)close(next);
+    (void)close(again);
+}
+
+/* Loading with other bytes at one place of the file, which is mended afterwards. */
+static int load_broken(const char *path, uint64_t off, const void *p, size_t n, struct errbuf *eb) {
+    const struct model_load_cfg cfg = {.path = path, .digest_cache_dir = ""};
+    struct model *m = NULL;
+    uint8_t was[4];
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && n <= sizeof(was));
+    assert_int_equal(pread(fd, was, n, (off_t)off), (ssize_t)n);
+    assert_int_equal(pwrite(fd, p, n, (off_t)off), (ssize_t)n);
+    int rv = model_load(&m, &cfg, eb);
+    assert_int_equal(pwrite(fd, was, n, (off_t)off), (ssize_t)n);
+    (void)close(fd);
+    return rv;
+}
+
+/* Breaks each tensor of a tiny model in turn: its last float, or the scale (or min) of its last block. */
+static void break_each_tensor(const struct tiny_spec *spec, const void *bad, size_t n_bad, size_t at) {
+    struct tiny_model tiny;
+    struct errbuf eb;
+    struct gguf *g;
+    tiny_model_file(&tiny, spec);
+    assert_int_equal(gguf_open(&g, tiny.path, &eb), 0);
+    for (size_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        const struct quant_type *q = quant_type_find(t->type);
+        char name[80];
+        if (t->type != spec->type)
+            continue;
+        const uint64_t off = t->off + t->bytes - q->block_bytes + at;
+        assert_int_equal(load_broken(tiny.path, off, bad, n_bad, &eb), ERR_CORRUPT);
+        (void)snprintf(name, sizeof(name), "'%.*s'", (int)t->name.len, t->name.p);
+        if (!strstr(eb.text, name) || !strstr(eb.text, "not finite"))
+            fail_msg("'%s' should name %s", eb.text, name);
+    }
+    gguf_free(g);
+    tiny_model_close(&tiny);
+}
+
+/* F7: a file with a NaN or an infinity in a weight gave 200 with an empty text. Right: refused at load by
+ * the tensor's name: every float, every scale, every min, the embedding with or without a head of its own. */
+static void test_weights_that_are_not_finite_refused_by_name(void **state) {
+    (void)state;
+    const uint32_t f32_nan = 0xffc00001, f32_inf = 0xff800000;
+    const uint16_t half[] = {0x7e00, 0x7c00, 0xfc00, 0xfd55}, bf16[] = {0x7fc0, 0xff80};
+    for (int untied = 0; untied < 2; untied++) {
+        struct tiny_spec spec = tiny_spec_of(QUANT_F32);
+        spec.untied = untied;
+        break_each_tensor(&spec, &f32_nan, 4, 0);
+        break_each_tensor(&spec, &f32_inf, 4, 0);
+        for (size_t i = 0; i < ARRAY_LEN(bf16); i++) {
+            spec.type = spec.embd_type = QUANT_BF16;
+            break_each_tensor(&spec, &bf16[i], 2, 0);
+        }
+        for (size_t i = 0; i < ARRAY_LEN(half); i++) {
+            static const uint32_t types[] = {QUANT_F16, QUANT_Q8_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0,
+                                             QUANT_Q5_1};
+            for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+                spec.type = spec.embd_type = types[k];
+                break_each_tensor(&spec, &half[i], 2, 0);
+                if (quant_type_find(types[k])->has_min)
+                    break_each_tensor(&spec, &half[i], 2, 2);
+            }
+        }
+    }
+}
+
 static const char *param(const struct model_param *p, size_t n, const char *key) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(p[i].key, key) == 0)
@@ -282,6 +461,12 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_file_changed_notices_touch_and_removal, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_file_changed_notices_ctime_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_file_that_changes_while_it_is_read_refused, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_of_the_file_stays_mapped_or_open, setup,
+                                        teardown),
+        cmocka_unit_test(test_weights_that_are_not_finite_refused_by_name),
         cmocka_unit_test_setup_teardown(test_params_are_effective_values, setup, teardown),
         cmocka_unit_test(test_kv_dtype_names),
     };

@@ -382,23 +382,6 @@ static void test_fetching_takes_no_batch_slot(void **state) {
     fx_req_fini(&fast);
 }
 
-static bool no(void *arg) {
-    ++*(int *)arg;
-    return false;
-}
-
-static void test_changed_model_puts_nothing(void **state) {
-    (void)state;
-    int asked = 0;
-    fx.cfg.may_put = no;
-    fx.cfg.may_put_arg = &asked;
-    engine_fx_open(&fx);
-    (void)ask("something that is not there yet");
-    fx_wait_puts(&fx);
-    assert_true(asked > 0);
-    assert_int_equal(fx.fake.n_puts, 0);
-}
-
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -424,7 +407,6 @@ int main(void) {
         T(test_close_during_a_fetch),
         T(test_lease_ends_with_the_fetch_not_with_the_request),
         T(test_fetching_takes_no_batch_slot),
-        T(test_changed_model_puts_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
