@@ -41,6 +41,10 @@ def clear_state(path):
     shutil.rmtree(path, ignore_errors=True)
 
 
+class StreamCut(PoolError):
+    """An answer that had begun and did not come to its end."""
+
+
 def say(text):
     print(text, flush=True)
 
@@ -92,6 +96,7 @@ class Pool:
         self.procs = {}
         self.cache_port, self.cache_http, self.redis_port = port + 1, port + 2, port + 3
         self.worker_ports = [port + 4 + i for i in range(workers)]
+        self.balancer_stats = port + 9
         self.cache_sock = self.dir / "cachesvc.sock"
 
     # -- programs ---------------------------------------------------------------------------------
@@ -175,18 +180,23 @@ class Pool:
         servers = "\n".join(f"    server w{i + 1} 127.0.0.1:{p}" for i, p in enumerate(self.worker_ports))
         # The same file that deploy/ ships, with this pool's addresses in place of the variables.
         text = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
-        text = re.sub(r"(?m)^\s*server-template .*$|^\s*server worker.*$", "", text)
+        text = re.sub(r"(?m)^\s*server-template .*$|^\s*parse-resolv-conf$", "", text)
         text = text.replace("# @servers@", servers)
         text = re.sub(r"(?m)^(\s*)bind .*# frontend$", rf"\g<1>bind 127.0.0.1:{self.port}", text)
-        cfg = self.dir / "haproxy.cfg"
-        cfg.write_text(text)
-        self.spawn("haproxy", [exe, "-db", "-f", str(cfg)])
+        stats = re.sub(r"(?m)^(\s*)bind .*$", rf"\g<1>bind 127.0.0.1:{self.balancer_stats}",
+                       (ROOT / "deploy/haproxy/stats.cfg").read_text())
+        argv = [exe, "-db"]
+        for name, content in (("haproxy.cfg", text), ("stats.cfg", stats)):
+            (self.dir / name).write_text(content)
+            argv += ["-f", str(self.dir / name)]
+        self.spawn("haproxy", argv)
         self.wait("haproxy", lambda: http_get(self.port, "/v1/models")[0] == 200, 20)
 
     def start(self, progress=lambda text: None):
         for offset, what in enumerate(["HAProxy", "the cache node's RPC", "the cache node's metrics", "Redis"] +
                                       [f"worker {i + 1}" for i in range(self.n_workers)]):
             check_port(self.port + offset, what)
+        check_port(self.balancer_stats, "HAProxy's statistics")
         clear_state(self.dir)
         self.dir.mkdir(parents=True, mode=0o700)
         (self.dir / MARK).touch()
@@ -242,8 +252,8 @@ class Pool:
 
 def chat(port, messages, max_tokens=48, timeout=120.0, **more):
     """One streamed chat request; the answer with its time to first token as the client saw it."""
-    body = json.dumps({"model": "any", "messages": messages, "max_tokens": max_tokens, "temperature": 0,
-                       "stream": True, "stream_options": {"include_usage": True}, **more})
+    body = json.dumps({"messages": messages, "max_tokens": max_tokens, "temperature": 0, "stream": True,
+                       "stream_options": {"include_usage": True}, **more})
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     t0 = time.monotonic()
     c.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
@@ -251,24 +261,38 @@ def chat(port, messages, max_tokens=48, timeout=120.0, **more):
     if r.status != 200:
         raise PoolError(f"HTTP {r.status}: {r.read().decode(errors='replace')[:400]}")
     out = {"text": "", "ttft_ms": None, "usage": {}, "incipit": {}, "finish_reason": None}
+    try:
+        for event in stream_events(r):
+            read_event(out, event, t0)
+    except (OSError, http.client.HTTPException) as e:
+        raise StreamCut(f"the stream broke off after {len(out['text'])} characters: {e!r}") from e
+    finally:
+        c.close()
+    return out
+
+
+def stream_events(r):
     for raw in r:
         line = raw.decode().strip()
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            continue
-        event = json.loads(line[6:])
-        if "error" in event:
-            raise PoolError(f"error in the stream: {event['error']}")
-        out["incipit"].update(event.get("incipit") or {})
-        out["usage"] = event.get("usage") or out["usage"]
-        for choice in event.get("choices", []):
-            out["finish_reason"] = choice.get("finish_reason") or out["finish_reason"]
-            piece = choice.get("delta", {}).get("content")
-            if piece:
-                if out["ttft_ms"] is None:
-                    out["ttft_ms"] = (time.monotonic() - t0) * 1e3
-                out["text"] += piece
-    c.close()
-    return out
+        if line == "data: [DONE]":
+            return
+        if line.startswith("data: ") and raw.endswith(b"\n"):
+            yield json.loads(line[6:])
+    raise StreamCut("the stream ended without [DONE]")
+
+
+def read_event(out, event, t0):
+    if "error" in event:
+        raise PoolError(f"error in the stream: {event['error']}")
+    out["incipit"].update(event.get("incipit") or {})
+    out["usage"] = event.get("usage") or out["usage"]
+    for choice in event.get("choices", []):
+        out["finish_reason"] = choice.get("finish_reason") or out["finish_reason"]
+        piece = choice.get("delta", {}).get("content")
+        if piece:
+            if out["ttft_ms"] is None:
+                out["ttft_ms"] = (time.monotonic() - t0) * 1e3
+            out["text"] += piece
 
 
 def demo_messages():
