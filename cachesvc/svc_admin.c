@@ -194,7 +194,9 @@ int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (m.id.n != BLOCK_ID_BYTES)
         return err_set(eb, ERR_INVALID, "Inspect: an id has 32 bytes");
     memcpy(id.b, m.id.p, BLOCK_ID_BYTES);
-    rv = block_store_inspect(s->store, &id, &info);
+    rv = ERR_NOTFOUND;
+    for (uint32_t ns = 0; rv < 0 && ns < block_store_ns_count(s->store); ns++)
+        rv = block_store_inspect(s->store, ns, &id, &info);
     if (rv < 0)
         return err_set(eb, rv, "Inspect: no such block");
     struct msg_inspect_res res = {.block = block_info(&info)};

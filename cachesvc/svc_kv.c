@@ -264,13 +264,7 @@ static int touch(void *arg, struct rpc_call *call, struct errbuf *eb) {
         rv = svc_check_ns(s, call, m.ns, &ns, eb);
     if (rv < 0)
         return rv;
-    uint64_t found = 0;
-    struct store_block_info info;
-    for (size_t i = 0; i < m.n_ids; i++) {
-        found += block_store_inspect(s->store, &m.ids[i], &info) == 0;
-        block_store_touch(s->store, ns, &m.ids[i], 1);
-    }
-    return svc_reply_ack(call, found);
+    return svc_reply_ack(call, block_store_touch(s->store, ns, m.ids, (uint32_t)m.n_ids));
 }
 
 static int release(void *arg, struct rpc_call *call, struct errbuf *eb) {

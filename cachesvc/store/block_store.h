@@ -134,8 +134,12 @@ struct store_lookup {
 };
 /* ss may be NULL without LEASE. Memory only, never waits. 0 or ERR_INVALID. */
 int block_store_lookup(struct block_store *s, struct store_session *ss, struct store_lookup *l);
-/* Whole chain, tail first, from the deepest named block with an entry. */
-void block_store_touch(struct block_store *s, uint32_t ns, const struct block_id *ids, uint32_t n);
+/* Ends of chains, in any number and order: each chain, tail first, up to block 0. What several have
+ * in common is walked once, and STORE_TOUCH_STEPS blocks at most in all: the rest stays as old as it
+ * was. How many of the ids are resident blocks of the namespace. */
+#define STORE_TOUCH_STEPS 131072u
+uint32_t block_store_touch(struct block_store *s, uint32_t ns, const struct block_id *ids,
+                           uint32_t n);
 /* 0 or ERR_NOTFOUND (expired, or not this session's). */
 int block_store_release(struct store_session *ss, uint64_t lease_id);
 
@@ -176,6 +180,7 @@ enum store_put_status {
     STORE_PUT_IN_FLIGHT = 2,
     STORE_PUT_CONFLICT = 3,
     STORE_PUT_BUSY = 4,
+    STORE_PUT_BAD = 5, /* depth or parent do not fit, or it stands on such a block */
 };
 enum store_put_flags { STORE_PUT_PARENT_ELSEWHERE = 1 }; /* the parent belongs to another node */
 
@@ -195,9 +200,9 @@ struct store_put_args {
 struct store_put; /* opaque, from a fixed pool, lives until block_store_put_end() or its session
                      ends */
 
-/* status[n] is filled on 0. *ret is NULL when nothing is wanted. ERR_INVALID (wire: BAD_REQUEST):
- * depth, parent or namespace do not fit; nothing was begun. ERR_BUSY: no put free; nothing was
- * begun. */
+/* status[n] is filled on 0, one a block: one block's trouble never refuses its neighbours, but for
+ * those that stand on it. *ret is NULL when nothing is wanted. ERR_INVALID: no blocks, too many, or
+ * an unknown namespace. ERR_BUSY: no put free. Nothing was begun then. */
 int block_store_put_begin(struct store_session *ss, const struct store_put_args *a, uint8_t *status,
                           struct store_put **ret, struct errbuf *eb);
 uint64_t block_store_put_id(const struct store_put *p); /* unique while the store is open */
@@ -279,7 +284,7 @@ enum store_tier_state {
 };
 const char *store_tier_state_name(uint8_t state);
 
-int block_store_inspect(const struct block_store *s, const struct block_id *id,
+int block_store_inspect(const struct block_store *s, uint32_t ns, const struct block_id *id,
                         struct store_block_info *ret);
 /* Resident blocks that match, at most max; *cursor 0 to begin, 0 again when the end was reached.
  * One call looks at a bounded number of entries, so it may return few or none before the end. */
@@ -315,7 +320,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(put_in_flight, "blocks offered that somebody else was writing")                              \
     X(put_busy, "blocks refused at a limit")                                                       \
     X(put_corrupt, "payloads that did not match their checksum")                                   \
-    X(put_bad, "puts whose parents, depths or namespace did not fit")                              \
+    X(put_bad, "blocks whose parent or depth did not fit")                                         \
     X(put_expired, "puts aborted for lack of progress")                                            \
     X(conflict, "blocks offered with another checksum than the resident one")                      \
     X(committed, "blocks made visible")                                                            \

@@ -7,8 +7,8 @@
 
 /* Ids come from clients, who could choose colliding ones; the seed keeps them from knowing which.
  */
-static uint32_t slot_of(const struct directory *d, const struct block_id *id) {
-    uint64_t w[4], h = d->seed;
+static uint32_t slot_of(const struct directory *d, uint32_t ns, const struct block_id *id) {
+    uint64_t w[4], h = d->seed ^ ns * 0xd6e8feb86659fd93ull;
     memcpy(w, id->b, sizeof(w));
     for (int i = 0; i < 4; i++) {
         h = (h ^ w[i]) * 0x9e3779b97f4a7c15ull;
@@ -52,19 +52,23 @@ void dir_fini(struct directory *d) {
     *d = (struct directory){0};
 }
 
-uint32_t dir_find(const struct directory *d, const struct block_id *id) {
-    for (uint32_t at = slot_of(d, id);; at = (at + 1) & d->mask) {
+static bool is_key(const struct dir_entry *e, uint32_t ns, const struct block_id *id) {
+    return e->ns == ns && block_id_equal(&e->id, id);
+}
+
+uint32_t dir_find(const struct directory *d, uint32_t ns, const struct block_id *id) {
+    for (uint32_t at = slot_of(d, ns, id);; at = (at + 1) & d->mask) {
         uint32_t idx = d->table[at];
-        if (idx == DIR_NONE || block_id_equal(&d->entries[idx].id, id))
+        if (idx == DIR_NONE || is_key(&d->entries[idx], ns, id))
             return idx;
     }
 }
 
-void dir_prefetch(const struct directory *d, const struct block_id *ids, uint32_t n) {
+void dir_prefetch(const struct directory *d, uint32_t ns, const struct block_id *ids, uint32_t n) {
     uint32_t at[DIR_PREFETCH_MAX];
     n = MIN(n, DIR_PREFETCH_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        at[i] = slot_of(d, &ids[i]);
+        at[i] = slot_of(d, ns, &ids[i]);
         __builtin_prefetch(&d->table[at[i]]);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -85,13 +89,13 @@ static uint32_t take_entry(struct directory *d) {
     return idx;
 }
 
-uint32_t dir_add(struct directory *d, const struct block_id *id) {
+uint32_t dir_add(struct directory *d, uint32_t ns, const struct block_id *id) {
     uint32_t idx = take_entry(d);
     if (idx == DIR_NONE)
         return DIR_NONE;
-    uint32_t at = slot_of(d, id);
+    uint32_t at = slot_of(d, ns, id);
     for (; d->table[at] != DIR_NONE; at = (at + 1) & d->mask)
-        CHECK(!block_id_equal(&d->entries[d->table[at]].id, id));
+        CHECK(!is_key(&d->entries[d->table[at]], ns, id));
     d->table[at] = idx;
     d->n++;
     struct dir_links none = {DIR_NONE, DIR_NONE};
@@ -103,16 +107,21 @@ uint32_t dir_add(struct directory *d, const struct block_id *id) {
         .sib_next = DIR_NONE,
         .slot = {DIR_NONE, DIR_NONE},
         .lru = {none, none},
+        .ns = (uint16_t)ns,
         .state = DIR_HOLE,
     };
     return idx;
+}
+
+static uint32_t home_of(const struct directory *d, uint32_t idx) {
+    return slot_of(d, d->entries[idx].ns, &d->entries[idx].id);
 }
 
 /* Linear probing needs no tombstones: pull back every follower whose own place lies at or before
  * the gap. */
 static void table_remove(struct directory *d, uint32_t gap) {
     for (uint32_t at = (gap + 1) & d->mask; d->table[at] != DIR_NONE; at = (at + 1) & d->mask) {
-        uint32_t home = slot_of(d, &d->entries[d->table[at]].id);
+        uint32_t home = home_of(d, d->table[at]);
         if (((at - home) & d->mask) >= ((at - gap) & d->mask)) {
             d->table[gap] = d->table[at];
             gap = at;
@@ -125,7 +134,7 @@ void dir_del(struct directory *d, uint32_t idx) {
     struct dir_entry *e = dir_at(d, idx);
     CHECK(e->parent == DIR_NONE && e->child == DIR_NONE && !e->in_lru);
     CHECK(e->slot[DIR_RAM] == DIR_NONE && e->slot[DIR_DISK] == DIR_NONE);
-    uint32_t at = slot_of(d, &e->id);
+    uint32_t at = home_of(d, idx);
     while (d->table[at] != idx)
         at = (at + 1) & d->mask;
     table_remove(d, at);

@@ -1,15 +1,18 @@
-/* directory.h - every block this node knows: id to entry, and the tree of parents and children.
+/* directory.h - every block this node knows: (namespace, id) to entry, and the tree of parents and
+ * children.
  *
  * Thread:  loop thread.
  * Memory:  entries and table are taken in dir_init(); an entry is at most 128 bytes. Nothing
- * allocates later; dir_add() answers DIR_NONE when full. An entry is named by its 32-bit index,
- * which stays while the entry lives. An index that was kept across calls is checked with the
- * entry's put sequence: a reused entry has another one, a hole has 0.
- *
+ *          allocates later; dir_add() answers DIR_NONE when full. An entry is named by its 32-bit
+ *          index, which stays while the entry lives. An index that was kept across calls is checked
+ *          with the entry's put sequence: a reused entry has another one, a hole has 0.
+ * Keys:    an id means a block of one namespace only; the same id in another is another block, so
+ *          that nothing a client says of its own blocks touches those of others.
  * States:  FILLING (a put writes it), RESIDENT (bytes in some tier), HOLE (no bytes, kept for
- * children). Held:    leased, pinned, filling, or with a held child. A held entry keeps its bytes
- * in some tier, and so do its ancestors. The count of held children moves only when an entry's own
- * answer changes, so a lease on a chain of n costs n steps, not n squared. */
+ *          children).
+ * Held:    leased, pinned, filling, or with a held child. A held entry keeps its bytes in some tier,
+ *          and so do its ancestors. The count of held children moves only when an entry's own answer
+ *          changes, so a lease on a chain of n costs n steps, not n squared. */
 #pragma once
 
 #include "common/block_id.h"
@@ -46,6 +49,7 @@ struct dir_entry {
     uint16_t orphan : 1;        /* below a hole that is not foreign: evicted first */
     uint16_t disk_declined : 1; /* the disk has let it go: write it no more until it leaves RAM */
     uint16_t in_lru : 2;        /* bit a tier */
+    uint16_t touched : 1;       /* by an earlier chain of the running request */
 };
 _Static_assert(sizeof(struct dir_entry) <= 128, "directory entry");
 
@@ -71,14 +75,14 @@ static inline void dir_set_seq(struct dir_entry *e, uint64_t seq) {
     e->seq_lo = (uint32_t)seq;
     e->seq_hi = (uint16_t)(seq >> 32);
 }
-/* Index for an id, or DIR_NONE. */
-uint32_t dir_find(const struct directory *d, const struct block_id *id);
+/* Index for an id of the namespace, or DIR_NONE. */
+uint32_t dir_find(const struct directory *d, uint32_t ns, const struct block_id *id);
 /* Starts the memory reads that dir_find() of these ids will need; a chain's entries lie anywhere. n
  * at most DIR_PREFETCH_MAX. */
 #define DIR_PREFETCH_MAX 32u
-void dir_prefetch(const struct directory *d, const struct block_id *ids, uint32_t n);
+void dir_prefetch(const struct directory *d, uint32_t ns, const struct block_id *ids, uint32_t n);
 /* New entry, a hole without links; the id must not be there. DIR_NONE: full. */
-uint32_t dir_add(struct directory *d, const struct block_id *id);
+uint32_t dir_add(struct directory *d, uint32_t ns, const struct block_id *id);
 /* Without parent link, children, slots and LRU membership. */
 void dir_del(struct directory *d, uint32_t idx);
 

@@ -1,7 +1,9 @@
 /* policy.h - which block goes first. The store asks; it never walks a list itself.
  *
  * Lists are kept by tier and slot class, since room of one slot size is made among blocks of that
- * size. Thread: loop thread. Memory: links live in the directory entries. */
+ * size.
+ * Thread:  loop thread.
+ * Memory:  links live in the directory entries. */
 #pragma once
 
 #include "cachesvc/store/directory.h"
@@ -20,8 +22,12 @@ struct policy_ops {
     void (*remove)(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t idx);
     /* idx and everything above it, in every tier it is in: the tail first, the head last, so that a
      * parent is never older than its child. Walks through holes up to block 0 or an unknown parent.
-     * Returns the depth where it ended. */
-    uint32_t (*touch_chain)(struct policy *p, uint32_t idx);
+     * Returns the depth where it ended. A chain of more than *steps is left alone: 0. */
+    uint32_t (*touch_chain)(struct policy *p, uint32_t idx, uint32_t *steps);
+    /* The same for many chains in one request: where an earlier one has walked it stops, and places
+     * its own part just below. After all of them touch_end() of each, which takes the marks back. */
+    void (*touch_branch)(struct policy *p, uint32_t idx, uint32_t *steps);
+    void (*touch_end)(struct policy *p, uint32_t idx);
     /* idx moved below a hole, or out from below one; the entry's flag is set here. */
     void (*set_orphan)(struct policy *p, uint32_t cls, uint32_t idx, bool orphan);
     /* Coldest acceptable entry, orphans first; DIR_NONE when none is found within max_steps. */

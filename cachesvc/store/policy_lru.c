@@ -78,23 +78,72 @@ static void lru_remove(struct policy *p, enum dir_tier tier, uint32_t cls, uint3
     e->in_lru = (uint16_t)((e->in_lru & ~BIT(tier)) & 3);
 }
 
-static uint32_t lru_touch_chain(struct policy *p, uint32_t idx) {
-    for (;;) {
-        const struct dir_entry *e = dir_at(p->dir, idx);
-        for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++) {
-            if (!(e->in_lru & BIT(t)))
-                continue;
-            struct policy_list *l = list_of(p, t, p->ns_class[e->ns], idx);
-            if (l->warm != idx) {
-                unlink_entry(p, l, t, idx);
-                push_warm(p, l, t, idx);
-            }
-            stamp(p, t, idx);
-        }
-        if (e->parent == DIR_NONE)
-            return e->depth;
-        idx = e->parent;
+/* below: just colder than that entry when it is on the same list, else to the warm end. */
+static void touch_one(struct policy *p, enum dir_tier t, uint32_t idx, uint32_t below) {
+    const struct dir_entry *e = dir_at(p->dir, idx);
+    if (!(e->in_lru & BIT(t)))
+        return;
+    struct policy_list *l = list_of(p, t, p->ns_class[e->ns], idx);
+    const struct dir_entry *b = below == DIR_NONE ? NULL : dir_at(p->dir, below);
+    if (b && (b->in_lru & BIT(t)) && b->orphan == e->orphan) {
+        unlink_entry(p, l, t, idx);
+        push_below(p, l, t, below, idx);
+    } else if (l->warm != idx) {
+        unlink_entry(p, l, t, idx);
+        push_warm(p, l, t, idx);
     }
+    stamp(p, t, idx);
+}
+
+/* Entries from idx up to a touched one, or to the chain's beginning; 0: more than max. */
+static uint32_t untouched_above(const struct policy *p, uint32_t idx, uint32_t max) {
+    uint32_t n = 0;
+    for (; idx != DIR_NONE && !dir_at(p->dir, idx)->touched; idx = dir_at(p->dir, idx)->parent)
+        if (++n > max)
+            return 0;
+    return n;
+}
+
+static uint32_t lru_touch_chain(struct policy *p, uint32_t idx, uint32_t *steps) {
+    /* The walk is never longer than the depth says: count only where that might be too much. */
+    if (dir_at(p->dir, idx)->depth >= *steps && untouched_above(p, idx, *steps) == 0)
+        return 0;
+    for (;; --*steps) {
+        for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
+            touch_one(p, t, idx, DIR_NONE);
+        if (dir_at(p->dir, idx)->parent == DIR_NONE)
+            return dir_at(p->dir, idx)->depth;
+        idx = dir_at(p->dir, idx)->parent;
+    }
+}
+
+/* The nearest entry from idx up that is on the tier's list. */
+static uint32_t listed_above(const struct policy *p, enum dir_tier t, uint32_t idx,
+                             uint32_t *steps) {
+    while (idx != DIR_NONE && *steps > 0 && !(dir_at(p->dir, idx)->in_lru & BIT(t))) {
+        idx = dir_at(p->dir, idx)->parent;
+        --*steps;
+    }
+    return idx;
+}
+
+static void lru_touch_branch(struct policy *p, uint32_t idx, uint32_t *steps) {
+    uint32_t n = untouched_above(p, idx, *steps), top = idx, below[DIR_TIERS];
+    *steps -= n;
+    for (uint32_t i = 0; i < n; i++) {
+        dir_at(p->dir, top)->touched = 1;
+        top = dir_at(p->dir, top)->parent;
+    }
+    for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
+        below[t] = n ? listed_above(p, t, top, steps) : DIR_NONE;
+    for (; n > 0; n--, idx = dir_at(p->dir, idx)->parent)
+        for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
+            touch_one(p, t, idx, below[t]);
+}
+
+static void lru_touch_end(struct policy *p, uint32_t idx) {
+    for (; idx != DIR_NONE && dir_at(p->dir, idx)->touched; idx = dir_at(p->dir, idx)->parent)
+        dir_at(p->dir, idx)->touched = 0;
 }
 
 static void lru_set_orphan(struct policy *p, uint32_t cls, uint32_t idx, bool orphan) {
@@ -128,6 +177,8 @@ static const struct policy_ops lru_ops = {
     .insert = lru_insert,
     .remove = lru_remove,
     .touch_chain = lru_touch_chain,
+    .touch_branch = lru_touch_branch,
+    .touch_end = lru_touch_end,
     .set_orphan = lru_set_orphan,
     .victim = lru_victim,
 };

@@ -37,10 +37,10 @@ static bool wants(const struct block_store *s, const struct store_filter *f, uin
 /* Whatever is being written below id (or id itself). An abort calls commits back, and they may end
  * puts: so the walk begins again after each. */
 static void abort_below(struct block_store *s, struct store_evict *ev, const struct store_filter *f,
-                        const struct block_id *id) {
+                        uint32_t ns, const struct block_id *id) {
     uint32_t root, cur;
     do {
-        root = dir_find(&s->dir, id);
+        root = dir_find(&s->dir, ns, id);
         for (cur = root; cur != DIR_NONE; cur = dir_walk(&s->dir, root, cur, f->descendants))
             if (wants(s, f, cur, /* filling= */ true))
                 break;
@@ -52,9 +52,9 @@ static void abort_below(struct block_store *s, struct store_evict *ev, const str
 /* A block with children stays as a hole while the walk goes on below it; one without takes along
  * only parents that have no other child, hence never what comes next. */
 static void remove_below(struct block_store *s, struct store_evict *ev,
-                         const struct store_filter *f, const struct block_id *id) {
-    abort_below(s, ev, f, id);
-    uint32_t root = dir_find(&s->dir, id);
+                         const struct store_filter *f, uint32_t ns, const struct block_id *id) {
+    abort_below(s, ev, f, ns, id);
+    uint32_t root = dir_find(&s->dir, ns, id);
     for (uint32_t cur = root; cur != DIR_NONE;) {
         uint32_t next = dir_walk(&s->dir, root, cur, f->descendants);
         if (wants(s, f, cur, /* filling= */ false))
@@ -97,8 +97,10 @@ void block_store_evict(struct block_store *s, struct store_evict *ev, const stru
                        void *arg) {
     *ev = (struct store_evict){.cb = cb, .arg = arg};
     if (f->ids) {
-        for (uint32_t i = 0; i < f->n_ids; i++)
-            remove_below(s, ev, f, &f->ids[i]);
+        uint32_t from = f->by_ns ? f->ns : 0, to = f->by_ns ? f->ns + 1 : s->n_ns;
+        for (uint32_t ns = from; ns < to; ns++)
+            for (uint32_t i = 0; i < f->n_ids; i++)
+                remove_below(s, ev, f, ns, &f->ids[i]);
     } else {
         for (uint32_t i = 0; i < s->dir.n_fresh; i++)
             if (s->dir.entries[i].state != DIR_HOLE && entry_matches(store_at(s, i), f, false))
@@ -151,9 +153,9 @@ static void describe(const struct block_store *s, uint32_t idx, struct store_blo
     memcpy(ret->writer, e->writer, sizeof(ret->writer));
 }
 
-int block_store_inspect(const struct block_store *s, const struct block_id *id,
+int block_store_inspect(const struct block_store *s, uint32_t ns, const struct block_id *id,
                         struct store_block_info *ret) {
-    uint32_t idx = dir_find(&s->dir, id);
+    uint32_t idx = dir_find(&s->dir, ns, id);
     if (idx == DIR_NONE)
         return ERR_NOTFOUND;
     describe(s, idx, ret);

@@ -133,8 +133,8 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
 int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
                       const struct block_id *id, struct store_ref *ret_ref, store_fetch_cb cb,
                       void *arg) {
-    uint32_t idx = dir_find(&s->dir, id);
-    if (idx == DIR_NONE || store_at(s, idx)->ns != ns || store_at(s, idx)->state != DIR_RESIDENT ||
+    uint32_t idx = dir_find(&s->dir, ns, id);
+    if (idx == DIR_NONE || store_at(s, idx)->state != DIR_RESIDENT ||
         s->is_closing) {
         s->st.fetch_miss++;
         return ERR_NOTFOUND;

@@ -5,24 +5,35 @@
 
 /* ---- touch --------------------------------------------------------------------------------- */
 
-static uint32_t find_in_ns(const struct block_store *s, uint32_t ns, const struct block_id *id) {
-    uint32_t idx = dir_find(&s->dir, id);
-    return idx != DIR_NONE && store_at(s, idx)->ns == ns
-               ? idx
-               : DIR_NONE; /* another namespace: a plain miss */
-}
-
-/* From the deepest named block that has an entry up to an unknown parent; the rest of a chain whose
- * segments lie on several nodes begins again at the next named block above that. */
-void block_store_touch(struct block_store *s, uint32_t ns, const struct block_id *ids, uint32_t n) {
-    uint32_t reached = UINT32_MAX;
+/* One chain, from the deepest named block that has an entry up to an unknown parent; the rest of a
+ * chain whose segments lie on several nodes begins again at the next named block above that. */
+static void touch_named(struct block_store *s, uint32_t ns, const struct block_id *ids, uint32_t n) {
+    uint32_t reached = UINT32_MAX, steps = STORE_TOUCH_STEPS;
     for (uint32_t i = n; i-- > 0;) {
-        uint32_t idx = find_in_ns(s, ns, &ids[i]);
+        uint32_t idx = dir_find(&s->dir, ns, &ids[i]);
         if (idx != DIR_NONE && store_at(s, idx)->depth < reached)
-            reached = s->policy.ops->touch_chain(&s->policy, idx);
+            reached = s->policy.ops->touch_chain(&s->policy, idx, &steps);
         if (reached == 0)
             return;
     }
+}
+
+uint32_t block_store_touch(struct block_store *s, uint32_t ns, const struct block_id *ids,
+                           uint32_t n) {
+    uint32_t n_resident = 0, steps = STORE_TOUCH_STEPS;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t idx = dir_find(&s->dir, ns, &ids[i]);
+        if (idx == DIR_NONE)
+            continue;
+        n_resident += store_at(s, idx)->state == DIR_RESIDENT;
+        s->policy.ops->touch_branch(&s->policy, idx, &steps);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t idx = dir_find(&s->dir, ns, &ids[i]);
+        if (idx != DIR_NONE)
+            s->policy.ops->touch_end(&s->policy, idx);
+    }
+    return n_resident;
 }
 
 /* ---- leases -------------------------------------------------------------------------------- */
@@ -127,7 +138,7 @@ static void lease_run(struct block_store *s, struct store_session *ss, struct st
     if (!lease)
         return;
     for (; l->n_leased < l->n_run; l->n_leased++) {
-        uint32_t i = l->have + l->n_leased, idx = dir_find(&s->dir, &l->ids[i]);
+        uint32_t i = l->have + l->n_leased, idx = dir_find(&s->dir, l->ns, &l->ids[i]);
         if (!lease_block(s, lease, idx))
             break;
         uint32_t slot = store_at(s, idx)->slot[DIR_RAM];
@@ -152,8 +163,8 @@ int block_store_lookup(struct block_store *s, struct store_session *ss, struct s
     bool in_run = true;
     for (uint32_t i = 0; i < l->n; i++) {
         if (i % DIR_PREFETCH_MAX == 0)
-            dir_prefetch(&s->dir, l->ids + i, l->n - i);
-        uint32_t idx = find_in_ns(s, l->ns, &l->ids[i]);
+            dir_prefetch(&s->dir, l->ns, l->ids + i, l->n - i);
+        uint32_t idx = dir_find(&s->dir, l->ns, &l->ids[i]);
         l->where[i] = (uint8_t)(idx == DIR_NONE ? STORE_ABSENT : where_is(store_at(s, idx)));
         if (l->locs)
             l->locs[i] = (struct store_loc){0, 0};
@@ -166,7 +177,7 @@ int block_store_lookup(struct block_store *s, struct store_session *ss, struct s
         lease_run(s, ss, l);
     if (l->flags & STORE_LOOKUP_TOUCH) {
         count_lookup(s, l);
-        block_store_touch(s, l->ns, l->ids, l->n);
+        touch_named(s, l->ns, l->ids, l->n);
     }
     return 0;
 }

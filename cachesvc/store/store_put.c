@@ -12,70 +12,66 @@
 
 /* ---- begin --------------------------------------------------------------------------------- */
 
-/* What is already known of the block. A status, or -1: it is to be written, or ERR_INVALID. */
-static int offer_known(struct block_store *s, const struct store_put_args *a,
-                       const struct store_put_block *b, const struct dir_entry *e) {
-    if (e->ns != a->ns || e->depth != b->depth)
-        return ERR_INVALID;
+/* What is already known of the block; STORE_PUT_WANTED: a hole, to be written. */
+static enum store_put_status offer_known(const struct block_store *s,
+                                         const struct store_put_block *b,
+                                         const struct dir_entry *e) {
+    if (e->depth != b->depth)
+        return STORE_PUT_BAD;
     if (e->parent != DIR_NONE && !block_id_equal(&store_at(s, e->parent)->id, &b->parent))
-        return ERR_INVALID;
+        return STORE_PUT_BAD;
     if (e->state == DIR_HOLE)
-        return -1;
+        return STORE_PUT_WANTED;
     if (e->checksum != b->checksum)
         return STORE_PUT_CONFLICT;
     return e->state == DIR_FILLING ? STORE_PUT_IN_FLIGHT : STORE_PUT_PRESENT;
 }
 
 /* The parent's entry, made as a hole if it has none; DIR_NONE at depth 0. */
-static int resolve_parent(struct block_store *s, const struct store_put_args *a,
-                          const struct store_put_block *b, uint32_t *ret) {
-    *ret = DIR_NONE;
+static uint32_t resolve_parent(struct block_store *s, uint32_t ns, const struct store_put_block *b) {
     if (b->depth == 0)
-        return 0;
-    uint32_t idx = dir_find(&s->dir, &b->parent);
-    if (idx != DIR_NONE) {
-        const struct dir_entry *p = store_at(s, idx);
-        if (p->ns != a->ns || p->depth != b->depth - 1)
-            return ERR_INVALID;
-        *ret = idx;
-        return 0;
+        return DIR_NONE;
+    uint32_t idx = dir_find(&s->dir, ns, &b->parent);
+    if (idx == DIR_NONE) {
+        idx = dir_add(&s->dir, ns, &b->parent);
+        struct dir_entry *p = store_at(s, idx);
+        p->depth = (b->depth - 1) & DIR_DEPTH_MAX;
+        p->foreign = (b->flags & STORE_PUT_PARENT_ELSEWHERE) != 0;
+        s->st.now.holes++;
     }
-    idx = dir_add(&s->dir, &b->parent);
-    struct dir_entry *p = store_at(s, idx);
-    p->ns = (uint16_t)a->ns;
-    p->depth = (b->depth - 1) & DIR_DEPTH_MAX;
-    p->foreign = (b->flags & STORE_PUT_PARENT_ELSEWHERE) != 0;
-    s->st.now.holes++;
-    *ret = idx;
-    return 0;
+    return idx;
 }
 
-static bool is_refused_before(const struct store_put_args *a, const uint8_t *status, uint32_t i) {
+/* What a block inherits from its parent in the same put: below one that is refused nothing is taken,
+ * for it would be an orphan from the start; below a bad one nothing can be right. */
+static enum store_put_status inherited(const struct store_put_args *a, const uint8_t *status,
+                                       uint32_t i) {
     const struct block_id *parent = &a->blocks[i].parent;
-    for (uint32_t k = i; k-- > 0;)
-        if (block_id_equal(&a->blocks[k].id, parent))
-            return status[k] == STORE_PUT_BUSY || status[k] == STORE_PUT_CONFLICT;
-    return false;
+    for (uint32_t k = i; a->blocks[i].depth > 0 && k-- > 0;) {
+        if (!block_id_equal(&a->blocks[k].id, parent))
+            continue;
+        if (status[k] == STORE_PUT_BAD)
+            return STORE_PUT_BAD;
+        bool is_refused = status[k] == STORE_PUT_BUSY || status[k] == STORE_PUT_CONFLICT;
+        return is_refused ? STORE_PUT_BUSY : STORE_PUT_WANTED;
+    }
+    return STORE_PUT_WANTED;
 }
 
-/* Entry and slot for a block nobody has. STORE_PUT_WANTED, STORE_PUT_BUSY or ERR_INVALID. */
-static int begin_block(struct block_store *s, struct store_put *p, const struct store_put_args *a,
-                       uint32_t i) {
+/* Entry and slot for a block nobody has. */
+static enum store_put_status begin_block(struct block_store *s, struct store_put *p,
+                                         const struct store_put_args *a, uint32_t i) {
     const struct store_put_block *b = &a->blocks[i];
     uint32_t slot_bytes = s->ns[a->ns].slot_bytes;
     if (s->st.now.put_bytes + slot_bytes > s->cfg.max_put_bytes || !store_ensure_entries(s, 2))
         return STORE_PUT_BUSY;
-    uint32_t idx = dir_find(&s->dir, &b->id),
-             parent; /* again: making room may have taken the hole */
-    int rv = resolve_parent(s, a, b, &parent);
-    if (rv < 0)
-        return rv;
+    /* Making room may have taken the hole, so look only now. */
+    uint32_t parent = resolve_parent(s, a->ns, b), idx = dir_find(&s->dir, a->ns, &b->id);
     if (idx == DIR_NONE)
-        idx = dir_add(&s->dir, &b->id);
+        idx = dir_add(&s->dir, a->ns, &b->id);
     else
         s->st.now.holes--;
     struct dir_entry *e = store_at(s, idx);
-    e->ns = (uint16_t)a->ns;
     e->depth = b->depth & DIR_DEPTH_MAX;
     e->checksum = b->checksum;
     e->group = a->group;
@@ -99,26 +95,35 @@ static int begin_block(struct block_store *s, struct store_put *p, const struct 
     return STORE_PUT_WANTED;
 }
 
+static bool parent_fits(const struct block_store *s, uint32_t ns, const struct store_put_block *b) {
+    if (b->depth == 0)
+        return true;
+    uint32_t idx = dir_find(&s->dir, ns, &b->parent);
+    return !block_id_equal(&b->id, &b->parent) &&
+           (idx == DIR_NONE || store_at(s, idx)->depth == b->depth - 1);
+}
+
 static void count_status(struct block_store *s, uint8_t status) {
     s->st.put_wanted += status == STORE_PUT_WANTED;
     s->st.put_present += status == STORE_PUT_PRESENT;
     s->st.put_in_flight += status == STORE_PUT_IN_FLIGHT;
     s->st.conflict += status == STORE_PUT_CONFLICT;
     s->st.put_busy += status == STORE_PUT_BUSY;
+    s->st.put_bad += status == STORE_PUT_BAD;
 }
 
-static int offer(struct block_store *s, struct store_put *p, const struct store_put_args *a,
-                 uint32_t i, uint8_t *status) {
+static enum store_put_status offer(struct block_store *s, struct store_put *p, const struct store_put_args *a,
+                                   uint32_t i, const uint8_t *status) {
     const struct store_put_block *b = &a->blocks[i];
-    if (b->depth > DIR_DEPTH_MAX || (b->depth > 0 && block_id_equal(&b->id, &b->parent)))
-        return ERR_INVALID;
-    uint32_t idx = dir_find(&s->dir, &b->id);
-    int st = idx == DIR_NONE ? -1 : offer_known(s, a, b, store_at(s, idx));
-    if (st == -1)
-        st = is_refused_before(a, status, i) ? STORE_PUT_BUSY : begin_block(s, p, a, i);
-    if (st < 0)
-        return st;
-    status[i] = (uint8_t)st;
+    if (b->depth > DIR_DEPTH_MAX || !parent_fits(s, a->ns, b))
+        return STORE_PUT_BAD;
+    uint32_t idx = dir_find(&s->dir, a->ns, &b->id);
+    enum store_put_status st =
+        idx == DIR_NONE ? STORE_PUT_WANTED : offer_known(s, b, store_at(s, idx));
+    if (st == STORE_PUT_WANTED)
+        st = inherited(a, status, i);
+    if (st == STORE_PUT_WANTED)
+        st = begin_block(s, p, a, i);
     if (st == STORE_PUT_PRESENT)
         p->blk[i].state = PUT_BLK_PRESENT;
     return st;
@@ -146,16 +151,10 @@ int block_store_put_begin(struct store_session *ss, const struct store_put_args 
     s->st.now.puts++;
     bool has_wanted = false;
     for (uint32_t i = 0; i < a->n; i++) {
-        int rv = offer(s, p, a, i, status);
-        if (rv < 0) {
-            s->st.put_bad++;
-            store_put_free(p);
-            return err_set(eb, rv, "block %u: depth, parent or namespace do not fit", i);
-        }
-        has_wanted |= rv == STORE_PUT_WANTED;
-    }
-    for (uint32_t i = 0; i < a->n; i++)
+        status[i] = (uint8_t)offer(s, p, a, i, status);
+        has_wanted |= status[i] == STORE_PUT_WANTED;
         count_status(s, status[i]);
+    }
     if (has_wanted)
         *ret = p;
     else
@@ -205,6 +204,11 @@ static void publish(struct block_store *s, struct store_put *p, struct put_blk *
         s->cfg.on_visible(s->cfg.hook_arg, &e->id);
 }
 
+static void touch(struct block_store *s, uint32_t idx) {
+    uint32_t steps = STORE_TOUCH_STEPS;
+    (void)s->policy.ops->touch_chain(&s->policy, idx, &steps);
+}
+
 static void commit_resolved(struct store_commit *c, bool ok) {
     c->n_done += ok;
     if (--c->n_wait > 0 || c->in_call)
@@ -240,7 +244,7 @@ int block_store_put_commit(struct store_put *p, struct store_commit *c, const ui
         }
     }
     if (deepest != DIR_NONE)
-        s->policy.ops->touch_chain(&s->policy, deepest);
+        touch(s, deepest);
     store_behind_pump(s);
     c->in_call = false;
     if (c->n_wait > 0)
@@ -339,7 +343,7 @@ int block_store_put_filled(struct block_store *s, struct store_fill *f) {
         struct store_commit *c = TAKE_PTR(b->commit);
         uint32_t idx = b->entry;
         publish(s, p, b);
-        s->policy.ops->touch_chain(&s->policy, idx);
+        touch(s, idx);
         store_behind_pump(s);
         if (c)
             commit_resolved(c, true);

@@ -24,18 +24,17 @@ static int find_ns(struct block_store *s, const struct disk_found *f, uint32_t *
 }
 
 static uint32_t find_parent(struct block_store *s, const struct disk_slot_hdr *h, uint32_t ns) {
-    uint32_t idx = dir_find(&s->dir, &h->parent);
+    uint32_t idx = dir_find(&s->dir, ns, &h->parent);
     if (idx == DIR_NONE) {
-        idx = dir_add(&s->dir, &h->parent);
+        idx = dir_add(&s->dir, ns, &h->parent);
         if (idx == DIR_NONE)
             return DIR_NONE;
-        store_at(s, idx)->ns = (uint16_t)ns;
         store_at(s, idx)->depth = (h->depth - 1) & DIR_DEPTH_MAX;
         store_at(s, idx)->foreign = h->flags & DISK_SLOT_FOREIGN_PARENT;
         s->st.now.holes++;
     }
     const struct dir_entry *p = store_at(s, idx);
-    return p->ns == ns && p->depth + 1u == h->depth ? idx : DIR_NONE;
+    return p->depth + 1u == h->depth ? idx : DIR_NONE;
 }
 
 static bool fits(struct block_store *s, const struct disk_found *f, uint32_t *ret_ns) {
@@ -43,11 +42,11 @@ static bool fits(struct block_store *s, const struct disk_found *f, uint32_t *re
     if (h->depth > DIR_DEPTH_MAX || h->put_seq == 0 || s->dir.cap - s->dir.n < 2 ||
         find_ns(s, f, ret_ns) < 0)
         return false;
-    uint32_t idx = dir_find(&s->dir, &h->id);
+    uint32_t idx = dir_find(&s->dir, *ret_ns, &h->id);
     if (idx == DIR_NONE)
         return true;
     const struct dir_entry *e = store_at(s, idx);
-    return e->state == DIR_HOLE && e->ns == *ret_ns && e->depth == h->depth;
+    return e->state == DIR_HOLE && e->depth == h->depth;
 }
 
 static bool add_block(struct block_store *s, const struct disk_found *f) {
@@ -60,13 +59,12 @@ static bool add_block(struct block_store *s, const struct disk_found *f) {
         return false;
     if (!slots_take_at(&s->disk.slots, f->slot))
         return false;
-    uint32_t idx = dir_find(&s->dir, &h->id);
+    uint32_t idx = dir_find(&s->dir, ns, &h->id);
     if (idx == DIR_NONE)
-        idx = dir_add(&s->dir, &h->id);
+        idx = dir_add(&s->dir, ns, &h->id);
     else
         s->st.now.holes--;
     struct dir_entry *e = store_at(s, idx);
-    e->ns = (uint16_t)ns;
     e->depth = h->depth & DIR_DEPTH_MAX;
     e->checksum = h->checksum;
     e->group = h->group;
@@ -142,7 +140,7 @@ static int order_lists(struct block_store *s) {
 static void drop_empty_holes(struct block_store *s) {
     for (uint32_t i = 0; i < s->dir.n_fresh; i++) {
         struct dir_entry *e = store_at(s, i);
-        if (e->state == DIR_HOLE && e->child == DIR_NONE && dir_find(&s->dir, &e->id) == i) {
+        if (e->state == DIR_HOLE && e->child == DIR_NONE && dir_find(&s->dir, e->ns, &e->id) == i) {
             s->st.now.holes--;
             store_lose_bytes(s, i);
         }

@@ -139,13 +139,15 @@ def happy_path(path):
     control.s.sendall(frame("release", ONEWAY, 9, num(1, lease) + num(2, 2)))
     m = control.call("touch", 10, num(1, ns) + data(2, block_id(1)))
     assert m.get(1) == 1, m
-    # A put of the same id with another checksum is a conflict; a depth that does not fit is refused.
+    # A put of the same id with another checksum is a conflict; a depth that does not fit is bad,
+    # and takes none of its neighbours with it.
     m = control.call("put_begin", 11, num(1, ns) + data(2, block_id(0)) + data(3, bytes(32)) + packed(4, [0])
                      + packed64(5, [1]))
     assert m[2] == b"\3" and m.get(1, 0) == 0, m
-    e = control.call("put_begin", 12, num(1, ns) + data(2, block_id(7)) + data(3, block_id(1)) + packed(4, [9])
-                     + packed64(5, [1]))
-    assert e == ("error", 1), e
+    m = control.call("put_begin", 12, num(1, ns) + data(2, block_id(7) + block_id(2))
+                     + data(3, block_id(1) + block_id(1)) + packed(4, [9, 2]) + packed64(5, [1, 1]))
+    assert m[2] == b"\5\0", m
+    control.call("put_abort", 13, num(1, m[1]))
     return control
 
 
@@ -185,7 +187,7 @@ def main():
                 time.sleep(0.02)
             keep = happy_path(path)
             refusals(path)
-            keep.call("touch", 13, num(1, 1) + data(2, block_id(1)))  # still served after all that
+            keep.call("touch", 14, num(1, 1) + data(2, block_id(1)))  # still served after all that
         finally:
             node.terminate()
             code = node.wait(20)

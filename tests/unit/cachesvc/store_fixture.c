@@ -239,6 +239,14 @@ uint32_t store_fx_put(struct store_fx *f, uint32_t chain, uint32_t from, uint32_
     return store_fx_put_as(f, chain, from, to, 0, "writer");
 }
 
+uint32_t store_fx_ns(struct store_fx *f, uint8_t key) {
+    uint8_t digest[DIGEST_BYTES] = {9, 9, key};
+    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
+    uint32_t ns;
+    assert_int_equal(block_store_ns_register(f->s, digest, &shape, &ns, NULL), 0);
+    return ns;
+}
+
 uint32_t store_fx_lookup(struct store_fx *f, uint32_t chain, uint32_t n, bool touch) {
     struct block_id ids[256];
     uint8_t where[256];

@@ -61,6 +61,8 @@ struct store_put_block fx_block(uint32_t chain, uint32_t depth, uint32_t variant
 uint32_t store_fx_put(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to);
 uint32_t store_fx_put_as(struct store_fx *f, uint32_t chain, uint32_t from, uint32_t to,
                          uint32_t variant, const char *writer);
+/* Another namespace of the same shape. */
+uint32_t store_fx_ns(struct store_fx *f, uint8_t key);
 /* Run from block 0, with the touch flag or without any. */
 uint32_t store_fx_lookup(struct store_fx *f, uint32_t chain, uint32_t n, bool touch);
 enum store_where store_fx_where(struct store_fx *f, uint32_t chain, uint32_t depth);

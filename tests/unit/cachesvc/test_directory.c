@@ -14,26 +14,26 @@ static void test_find_after_random_adds_and_deletes(void **state) {
         rnd = rnd * 1664525 + 1013904223;
         uint32_t k = rnd >> 8 & (2 * N - 1);
         struct block_id id = fx_id(1, k);
-        assert_int_equal(dir_find(&d, &id), idx[k]);
+        assert_int_equal(dir_find(&d, 0, &id), idx[k]);
         if (idx[k] != DIR_NONE) {
             dir_del(&d, idx[k]);
             idx[k] = DIR_NONE;
         } else {
             bool is_full = d.n == N;
-            idx[k] = dir_add(&d, &id);
+            idx[k] = dir_add(&d, 0, &id);
             assert_int_equal(idx[k] == DIR_NONE, is_full);
         }
     }
     for (uint32_t k = 0; k < 2 * N; k++) {
         struct block_id id = fx_id(1, k);
-        assert_int_equal(dir_find(&d, &id), idx[k]);
+        assert_int_equal(dir_find(&d, 0, &id), idx[k]);
     }
     dir_fini(&d);
 }
 
 static uint32_t add(struct directory *d, uint32_t k, uint32_t parent) {
     struct block_id id = fx_id(2, k);
-    uint32_t idx = dir_add(d, &id);
+    uint32_t idx = dir_add(d, 0, &id);
     if (parent != DIR_NONE)
         dir_link_parent(d, idx, parent);
     return idx;

@@ -75,7 +75,7 @@ static void test_restart_brings_all_written_blocks_back(void **state) {
     assert_int_equal(store_fx_stats(&f).now.holes, 1);
     struct store_block_info info;
     struct block_id id = fx_id(2, 4);
-    assert_int_equal(block_store_inspect(f.s, &id, &info), 0);
+    assert_int_equal(block_store_inspect(f.s, f.ns, &id, &info), 0);
     assert_string_equal((const char *)info.writer, "bob");
     assert_int_equal(info.put_time_s, 1000100);
     assert_int_equal(info.depth, 4);

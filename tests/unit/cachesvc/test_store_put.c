@@ -93,44 +93,61 @@ static void test_statuses_of_known_ids(void **state) {
     store_fx_close(&f);
 }
 
-static void test_broken_parents_are_bad_requests_and_begin_nothing(void **state) {
+/* B3: one bad block refused the whole put; it refuses itself and what stands on it. */
+static void test_a_bad_block_refuses_itself_and_what_stands_on_it(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 16, 0);
+    store_fx_put(&f, 1, 0, 2);
+    store_fx_put(&f, 3, 5, 6); /* its hole at depth 4 knows its depth from its child */
+    struct store_put_block b[] = {
+        fx_block(2, 0, 0), fx_block(1, 2, 0), fx_block(1, 3, 0), fx_block(1, 1, 0),
+        fx_block(1, 1, 0), fx_block(6, 1, 0), fx_block(3, 4, 0), fx_block(2, 1, 0),
+    };
+    b[1].depth = 3;            /* its parent has depth 1 */
+    b[2].depth = 4;            /* stands on it */
+    b[3].depth = 2;            /* known with depth 1 */
+    b[4].parent = fx_id(9, 0); /* known with another parent */
+    b[5].parent = b[5].id;
+    b[6].depth = 5; /* the hole has depth 4 */
+    uint8_t st[ARRAY_LEN(b)];
+    struct store_put *p;
+    assert_int_equal(begin(&f, b, ARRAY_LEN(b), st, &p), 0);
+    assert_int_equal(st[0], STORE_PUT_WANTED);
+    for (uint32_t i = 1; i <= 6; i++)
+        assert_int_equal(st[i], STORE_PUT_BAD);
+    assert_int_equal(st[7], STORE_PUT_WANTED);
+    assert_int_equal(store_fx_stats(&f).put_bad, 6);
+    fill(&f, p, 0, 2, 0, 0);
+    fill(&f, p, 7, 2, 1, 0);
+    struct store_commit c;
+    uint32_t idx[2] = {0, 7}, done;
+    assert_int_equal(block_store_put_commit(p, &c, idx, 2, &done, NULL, NULL), 1);
+    assert_int_equal(done, 2);
+    block_store_put_end(p);
+    assert_int_equal(store_fx_lookup(&f, 2, 2, false), 2);
+    assert_int_equal(store_fx_lookup(&f, 1, 2, false), 2); /* what was there stays */
+    assert_int_equal(store_fx_stats(&f).now.blocks, 5);
+    assert_int_equal(store_fx_stats(&f).now.holes, 1);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+/* A block whose parent was refused is not taken: it would lie below a hole from the start. */
+static void test_the_child_of_a_refused_block_is_not_taken(void **state) {
     (void)state;
     struct store_fx f;
     store_fx_open(&f, 8, 0);
-    store_fx_put(&f, 1, 0, 2);
-    struct store_put_block b[2];
-    uint8_t st[2];
+    store_fx_put(&f, 1, 0, 1);
+    struct store_put_block b[3] = {fx_block(1, 0, 1), fx_block(1, 1, 0), fx_block(1, 2, 0)};
+    uint8_t st[3];
     struct store_put *p;
-    b[0] = fx_block(2, 0, 0);
-    b[1] = fx_block(1, 2, 0);
-    b[1].depth = 3; /* its parent has depth 1 */
-    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
+    assert_int_equal(begin(&f, b, 3, st, &p), 0);
     assert_null(p);
-    b[1] = fx_block(1, 1, 0);
-    b[1].depth = 2; /* known with depth 1 */
-    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
-    b[1] = fx_block(1, 1, 0);
-    b[1].parent = fx_id(9, 0); /* known with another parent */
-    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
-    b[1] = fx_block(1, 2, 0);
-    b[1].parent = b[1].id;
-    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
-    /* a hole knows its depth from its child */
-    store_fx_put(&f, 3, 5, 6);
-    b[1] = fx_block(3, 4, 0);
-    b[1].depth = 5;
-    assert_int_equal(begin(&f, b, 2, st, &p), ERR_INVALID);
-    assert_int_equal(store_fx_stats(&f).put_bad, 5);
-    assert_int_equal(store_fx_stats(&f).now.filling_blocks, 0);
-    assert_int_equal(store_fx_stats(&f).now.blocks, 3);
-    /* another namespace's block is no parent */
-    uint8_t digest[DIGEST_BYTES] = {77};
-    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
-    uint32_t other;
-    assert_int_equal(block_store_ns_register(f.s, digest, &shape, &other, NULL), 0);
-    b[0] = fx_block(1, 2, 0);
-    struct store_put_args a = {.ns = other, .n = 1, .blocks = b};
-    assert_int_equal(block_store_put_begin(f.ss, &a, st, &p, NULL), ERR_INVALID);
+    assert_int_equal(st[0], STORE_PUT_CONFLICT);
+    assert_int_equal(st[1], STORE_PUT_BUSY);
+    assert_int_equal(st[2], STORE_PUT_BUSY);
+    assert_int_equal(store_fx_stats(&f).now.blocks, 1);
     store_fx_check_idle(&f);
     store_fx_close(&f);
 }
@@ -145,7 +162,7 @@ static void test_a_hole_stops_lookup_until_it_is_filled(void **state) {
     assert_int_equal(store_fx_stats(&f).now.holes, 1);
     struct store_block_info info;
     struct block_id id = fx_id(1, 2);
-    assert_int_equal(block_store_inspect(f.s, &id, &info), 0);
+    assert_int_equal(block_store_inspect(f.s, f.ns, &id, &info), 0);
     assert_true(info.hole && info.depth == 2 && info.n_children == 1);
     assert_int_equal(store_fx_put(&f, 1, 2, 3), 1);
     assert_int_equal(store_fx_lookup(&f, 1, 5, true), 5);
@@ -310,7 +327,8 @@ int main(void) {
         cmocka_unit_test(test_nothing_is_visible_before_commit),
         cmocka_unit_test(test_commit_waits_for_the_payloads_it_names),
         cmocka_unit_test(test_statuses_of_known_ids),
-        cmocka_unit_test(test_broken_parents_are_bad_requests_and_begin_nothing),
+        cmocka_unit_test(test_a_bad_block_refuses_itself_and_what_stands_on_it),
+        cmocka_unit_test(test_the_child_of_a_refused_block_is_not_taken),
         cmocka_unit_test(test_a_hole_stops_lookup_until_it_is_filled),
         cmocka_unit_test(test_blocks_below_a_hole_leave_first),
         cmocka_unit_test(test_filling_a_hole_frees_its_orphans),
