@@ -4,6 +4,7 @@
 
 #include "cachesvc/svc.h"
 #include "common/check.h"
+#include "common/machine.h"
 #include "common/secret.h"
 
 #define TICK_MS 50u
@@ -115,17 +116,25 @@ static void on_block_gone(void *arg, const struct block_id *id) {
 
 /* The RAM tier is touched page by page at start: too large a one would end in the kernel's killing
  * of some process, not in an error. */
-static int check_ram(uint64_t ram_bytes, struct errbuf *eb) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page <= 0 || ram_bytes <= (uint64_t)pages * (uint64_t)page)
+static int check_ram(struct cachesvc *s, struct errbuf *eb) {
+    struct machine m;
+    machine_read(&m, "");
+    uint64_t ram = s->cfg->ram_bytes;
+    if (m.memory_bytes == 0 || ram <= m.memory_bytes - m.memory_bytes / 16)
         return 0;
-    return err_set(eb, ERR_INVALID, "--ram-bytes %llu: this machine has %llu",
-                   (unsigned long long)ram_bytes, (unsigned long long)pages * (uint64_t)page);
+    const char *who = m.has_memory_limit ? "its control group may have" : "this machine has";
+    if (ram > m.memory_bytes)
+        return err_set(eb, ERR_INVALID, "--ram-bytes %llu: %s %llu", (unsigned long long)ram, who,
+                       (unsigned long long)m.memory_bytes);
+    log_warn(s->log, "the RAM tier leaves less than a sixteenth of the memory to all else",
+             "ram_bytes=%llu memory_bytes=%llu", (unsigned long long)ram,
+             (unsigned long long)m.memory_bytes);
+    return 0;
 }
 
 static int open_store(struct cachesvc *s, struct errbuf *eb) {
     const struct cachesvc_config *cfg = s->cfg;
-    int ram_rv = check_ram(cfg->ram_bytes, eb);
+    int ram_rv = check_ram(s, eb);
     if (ram_rv < 0)
         return ram_rv;
     bool has_disk = *cfg->disk_dir && cfg->disk_bytes;

@@ -76,15 +76,18 @@ static void *touch_extents(void *arg) {
 
 static int cut(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb) {
     uint64_t head = round_up(cfg->ram_bytes / cfg->min_slot_bytes * sizeof(uint64_t), PAGE);
-    if (cfg->extent_bytes == 0 || cfg->ram_bytes < head + cfg->extent_bytes)
-        return err_set(eb, ERR_INVALID, "RAM tier of %llu bytes is smaller than one extent of %llu",
-                       (unsigned long long)cfg->ram_bytes, (unsigned long long)cfg->extent_bytes);
-    uint64_t n = (cfg->ram_bytes - head) / cfg->extent_bytes;
+    CHECK(cfg->extent_bytes > 0);
+    uint64_t n = (cfg->ram_bytes - MIN(head, cfg->ram_bytes)) / cfg->extent_bytes;
     uint64_t n_reserve = (cfg->bounce_bytes + cfg->extent_bytes - 1) / cfg->extent_bytes;
-    if (n > SLOTS_MAX_EXTENTS || n_reserve >= n)
+    if (n <= n_reserve) /* whole MiB, with room for the larger head that these need */
         return err_set(eb, ERR_INVALID,
-                       "RAM tier: %llu extents, %llu of them reserved, do not work",
-                       (unsigned long long)n, (unsigned long long)n_reserve);
+                       "RAM tier of %llu bytes: at least %llu are needed, as extents have %llu and %llu of "
+                       "them are kept for disk reads",
+                       (unsigned long long)cfg->ram_bytes,
+                       (unsigned long long)round_up((n_reserve + 1) * cfg->extent_bytes + head + 1, 1u << 20),
+                       (unsigned long long)cfg->extent_bytes, (unsigned long long)n_reserve);
+    if (n > SLOTS_MAX_EXTENTS)
+        return err_set(eb, ERR_INVALID, "RAM tier: %llu extents are too many", (unsigned long long)n);
     struct slots_cfg sc = {
         .base_off = head,
         .extent_bytes = cfg->extent_bytes,

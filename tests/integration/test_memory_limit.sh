@@ -1,0 +1,43 @@
+#!/bin/sh
+# test_memory_limit.sh CACHESVC - what a control group allows is what the machine has. Skipped where no group
+# can be made (no root, or no memory controller in reach).
+set -eu
+cachesvc=$1
+
+try() { # ARGS...: exit code in $rc, what was said in $text
+    rc=0
+    text=$("$@" 2>&1) || rc=$?
+}
+fail() {
+    echo "$1: exit $rc: $text" >&2
+    exit 1
+}
+
+# G7: within the option's bounds and yet too small: the least that works is named, and does.
+try "$cachesvc" --ram-bytes 8m --listen 127.0.0.1:0 --http-listen ""
+[ "$rc" = 3 ] || fail "8m"
+least=$(echo "$text" | sed -n 's/.*at least \([0-9]*\) are needed.*/\1/p')
+[ -n "$least" ] || fail "8m"
+try timeout -s TERM 2 "$cachesvc" --ram-bytes "$least" --listen 127.0.0.1:0 --http-listen ""
+echo "$text" | grep -q '^ready ' || fail "$least"
+
+# F13: 512 MiB asked for where 256 are allowed was "ready", then killed for memory without a word.
+v1=$(awk '$0 ~ / - cgroup / && $NF ~ /(^|,)memory(,|$)/ { print $5; exit }' /proc/self/mountinfo)
+v2=$(awk '$0 ~ / - cgroup2 / { print $5; exit }' /proc/self/mountinfo)
+if [ -n "$v1" ] && group=$v1/incipit-test-$$ && mkdir "$group" 2>/dev/null; then
+    limit=$group/memory.limit_in_bytes
+elif [ -n "$v2" ] && group=$v2/incipit-test-$$ && mkdir "$group" 2>/dev/null; then
+    limit=$group/memory.max
+else
+    echo "no control group can be made here"
+    exit 77
+fi
+trap 'rmdir "$group"' EXIT
+if [ ! -e "$limit" ] || ! echo 268435456 >"$limit"; then
+    echo "no limit of memory can be set here"
+    exit 77
+fi
+try sh -c 'echo $$ >"$1/cgroup.procs" && exec "$2" --ram-bytes 512m --listen 127.0.0.1:0 --http-listen ""' \
+    sh "$group" "$cachesvc"
+[ "$rc" = 3 ] || fail "over the limit"
+echo "$text" | grep -q '512m\|536870912' && echo "$text" | grep -q 268435456 || fail "both numbers"
