@@ -26,7 +26,8 @@
     X(ERR_CLOSED, -10015, "connection closed")                                                     \
     X(ERR_UNIMPLEMENTED, -10016, "method not implemented")                                         \
     X(ERR_EXISTS, -10017, "already there")                                                         \
-    X(ERR_INTERNAL, -10018, "internal error")
+    X(ERR_INTERNAL, -10018, "internal error")                                                      \
+    X(ERR_NUMERIC, -10019, "a result is not a finite number")
 
 #define X(name, code, text) name = code,
 enum err { ERR_LIST(X) ERR_END_ = -10000 };

@@ -15,6 +15,7 @@
     X(requests_length_total, COUNTER, "requests ended by max_tokens or the context limit")         \
     X(requests_canceled_total, COUNTER, "requests ended by their client or by shutdown")           \
     X(requests_error_total, COUNTER, "requests ended by an error")                                 \
+    X(requests_numeric_total, COUNTER, "of these, because a result was no finite number")          \
     X(prompt_tokens_total, COUNTER, "prompt tokens of requests that began to compute")             \
     X(prompt_tokens_local_total, COUNTER, "prompt tokens by source",                               \
       .name = "incipit_worker_prompt_tokens_by_source_total", .labels = "source=\"local\"")        \

@@ -5,6 +5,8 @@
  * row. A pair never sees another pair's numbers, so the cut does not change a bit. */
 #include "worker/kernels/attn_paged.h"
 
+#include <math.h>
+
 #include "common/check.h"
 #include "worker/kernels/kern_impl.h"
 
@@ -347,10 +349,14 @@ static void store_run(const struct kern_ops *ops, const struct attn_shape *s, ui
         store_f32((float *)(void *)run + at, step, src, s->head_dim);
 }
 
-void attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
+bool attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
                    const struct attn_kv_rows *rows) {
-    size_t d = shape->head_dim, bt = shape->block_tokens;
+    const size_t d = shape->head_dim, bt = shape->block_tokens, n = shape->n_kv_head * d;
+    const float limit = shape->dtype == KV_F16 ? 65520.0f : INFINITY; /* from here on f16 is infinite */
+    bool ok = true;
     for (uint32_t r = 0; r < rows->n_rows; r++) {
+        ok = kern_all_below(rows->k + r * rows->k_stride, n, limit) &&
+             kern_all_below(rows->v + r * rows->v_stride, n, limit) && ok;
         uint32_t pos = rows->pos0 + r;
         uint8_t *page = rows->pages[pos / bt];
         size_t t = pos % bt;
@@ -361,4 +367,5 @@ void attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
                       rows->v + r * rows->v_stride + h * d);
         }
     }
+    return ok;
 }

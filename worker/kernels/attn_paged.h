@@ -60,12 +60,13 @@ void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_
 
 /* Writes rows pos0 .. pos0+n_rows-1 of K (after RoPE) and V, [n_rows, n_kv_head, head_dim] f32 with
  * row strides in floats, into their pages, rounded to the page's dtype. Rows of different positions
- * may be stored by different threads. */
+ * may be stored by different threads. False: a value is a NaN, infinite, or rounds to infinity; what
+ * such a page holds must not outlive its sequence. */
 struct attn_kv_rows {
     const float *k, *v;
     size_t k_stride, v_stride;
     uint8_t *const *pages;
     uint32_t n_rows, pos0;
 };
-void attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
+bool attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
                    const struct attn_kv_rows *rows);

@@ -62,6 +62,9 @@ struct kern_ops {
     const struct kern_impl *impl;
 };
 
+/* |x[i]| < limit for all i; a NaN is not. */
+bool kern_all_below(const float *x, size_t n, float limit);
+
 /* isa NULL: the best this CPU has. Else "scalar", "avx2" or "avx512"; NULL with a text when the name
  * is unknown or the CPU or the build lacks it. */
 const struct kern_ops *kernels_pick(const char *isa, struct errbuf *eb);

@@ -49,6 +49,25 @@ float kern_ref_exp(float x) {
     return bits_f32(f32_bits(p) + ((f32_bits(t) - KERN_MAGIC_BITS) << 23));
 }
 
+/* Magnitudes compare as integers, and a NaN is above all; limit - 1 - |x| has the sign of what is not
+ * below. Four at a time, because every stored row and every logit passes here. */
+typedef int32_t v4 __attribute__((vector_size(16)));
+
+bool kern_all_below(const float *x, size_t n, float limit) {
+    const int32_t top = (int32_t)f32_bits(limit) - 1;
+    v4 seen = {0};
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        v4 bits;
+        memcpy(&bits, x + i, sizeof bits);
+        seen |= top - (bits & 0x7fffffff);
+    }
+    int32_t rest = seen[0] | seen[1] | seen[2] | seen[3];
+    for (; i < n; i++)
+        rest |= top - (int32_t)(f32_bits(x[i]) & 0x7fffffffu);
+    return rest >= 0;
+}
+
 /* --- row operations ---------------------------------------------------------------------------- */
 
 static void ref_rms_norm(float *y, const float *x, const float *w, size_t n, float eps) {

@@ -1,5 +1,8 @@
 #include "worker/model/forward.h"
 
+#include <math.h>
+#include <stdatomic.h>
+
 #include "common/check.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/matmul.h"
@@ -28,6 +31,8 @@ struct fwd {
      * others, so that both kinds are one contiguous range. */
     struct run *runs;         /* [max_seqs] */
     struct attn_seq *attn;    /* [max_seqs] */
+    const struct fwd_seq *seqs; /* of the caller */
+    atomic_bool *failed;      /* [max_seqs] a number of seqs[i] is not finite; any thread of the team */
     uint32_t n_runs, n_rows;
     uint32_t n_blas_rows;     /* first rows, those for OpenBLAS; 0 in numerics exact */
     uint32_t *row_run;        /* [max_rows] index of the row's run */
@@ -63,6 +68,7 @@ static int alloc_buffers(struct fwd *f) {
     const size_t n = f->cfg.max_rows;
     f->runs = alloc_array(f->cfg.max_seqs, sizeof(*f->runs));
     f->attn = alloc_array(f->cfg.max_seqs, sizeof(*f->attn));
+    f->failed = alloc_array(f->cfg.max_seqs, sizeof(*f->failed));
     f->row_run = alloc_array(n, sizeof(*f->row_run));
     f->row_pos = alloc_array(n, sizeof(*f->row_pos));
     f->x = new_floats(n, hp->n_embd);
@@ -76,7 +82,7 @@ static int alloc_buffers(struct fwd *f) {
     f->up = new_floats(n, hp->n_ff);
     f->cs = new_floats(n, hp->n_rot);
     f->head = new_floats(f->cfg.max_logit_rows, hp->n_embd);
-    bool ok = f->runs && f->attn && f->row_run && f->row_pos && f->x && f->xn && f->proj && f->q &&
+    bool ok = f->runs && f->attn && f->failed && f->row_run && f->row_pos && f->x && f->xn && f->proj && f->q &&
               f->k && f->v && f->att && f->gate && f->up && f->cs && f->head;
     return ok ? 0 : ERR_NOMEM;
 }
@@ -141,6 +147,7 @@ void fwd_free(struct fwd *f) {
     attn_scratch_free(f->attn_scratch);
     free(f->runs);
     free(f->attn);
+    free(f->failed);
     free(f->row_run);
     free(f->row_pos);
     free(f->x);
@@ -210,6 +217,9 @@ static void add_run(struct fwd *f, const struct fwd_seq *s) {
 /* In numerics exact the sequences keep their order, and with it the neighbourhood of their outputs. */
 static void lay_out(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
     f->n_runs = f->n_rows = 0;
+    f->seqs = seqs;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        atomic_init(&f->failed[i], false);
     for (uint32_t i = 0; i < n_seqs; i++)
         if (!f->cfg.blas || !seqs[i].decode)
             add_run(f, &seqs[i]);
@@ -220,6 +230,10 @@ static void lay_out(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) 
 }
 
 /* --- row-wise steps, called on the team for rows [begin, end) --- */
+
+static void set_failed(struct fwd *f, const struct run *r) {
+    atomic_store_explicit(&f->failed[r->seq - f->seqs], true, memory_order_relaxed);
+}
 
 static float *row_of(float *buf, size_t row, size_t cols) {
     return buf + row * cols;
@@ -280,7 +294,8 @@ static void rope_store_rows(void *arg, size_t begin, size_t end, unsigned thread
             .n_rows = (uint32_t)(stop - begin),
             .pos0 = f->row_pos[begin],
         };
-        attn_store_kv(f->cfg.ops, &f->shape, &rows);
+        if (!attn_store_kv(f->cfg.ops, &f->shape, &rows))
+            set_failed(f, run);
         begin = stop;
     }
 }
@@ -454,6 +469,35 @@ static void logits(struct fwd *f) {
     f->stats.logit_rows += at;
 }
 
+/* Something to choose from: no NaN, no +infinity, and one number at least. */
+static bool has_finite_max(const float *x, size_t n) {
+    if (kern_all_below(x, n, INFINITY))
+        return true;
+    float most = -INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(x[i]))
+            return false;
+        most = MAX(most, x[i]);
+    }
+    return isfinite(most);
+}
+
+static void check_logits(void *arg, size_t begin, size_t end, unsigned thread) {
+    (void)thread;
+    struct fwd *f = arg;
+    const size_t n_vocab = f->m->hp.n_vocab;
+    for (size_t i = begin; i < end; i++)
+        for (uint32_t k = 0; k < f->runs[i].seq->n_logits; k++)
+            if (!has_finite_max(f->runs[i].seq->logits + k * n_vocab, n_vocab))
+                set_failed(f, &f->runs[i]);
+}
+
+static void report(const struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (seqs[i].err)
+            *seqs[i].err = atomic_load_explicit(&f->failed[i], memory_order_relaxed) ? ERR_NUMERIC : 0;
+}
+
 static void copy_hidden(const struct fwd *f) {
     const size_t n_embd = f->m->hp.n_embd;
     for (uint32_t i = 0; i < f->n_runs; i++) {
@@ -477,5 +521,7 @@ int fwd_step(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
     layers(f);
     copy_hidden(f);
     logits(f);
+    kern_team_for(f->cfg.team, f->n_runs, 1, check_logits, f);
+    report(f, seqs, n_seqs);
     return 0;
 }

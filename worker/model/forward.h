@@ -41,6 +41,9 @@ struct fwd_seq {
     float *logits;         /* out [n_logits, n_vocab]; may be NULL when n_logits is 0 */
     float *hidden;         /* out [n_tok, n_embd] after the last layer, before the final norm; or NULL */
     bool decode;           /* row of a generated token: numerics blas computes it by the exact kernels */
+    /* Out, or NULL: 0, or ERR_NUMERIC: K or V of a row is not finite in the page's dtype, or logits have
+     * a NaN or no finite maximum. The rows' pages must not be shared, the logits not be sampled. */
+    int *err;
 };
 
 struct fwd_stats {

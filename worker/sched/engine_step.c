@@ -445,6 +445,7 @@ static bool add_to_step(struct engine *e, struct gen_seq *s, const struct batch_
     if (!rows)
         return false;
     s->n_rows = rows;
+    s->step_err = 0;
     e->in_step[at] = s;
     e->fseq[at] = (struct fwd_seq){
         .tok = c->decode ? &s->p->tok[s->n_out - 1].id : s->p->ids.id + s->pos,
@@ -454,6 +455,7 @@ static bool add_to_step(struct engine *e, struct gen_seq *s, const struct batch_
         .n_logits = rows < c->n_rows && !c->all_logits ? 0 : MIN(c->n_logits, rows),
         .logits = logits,
         .decode = c->decode,
+        .err = &s->step_err,
     };
     return true;
 }
@@ -559,8 +561,11 @@ static bool step(struct engine *e) {
     uint64_t end = now_ns(e);
     measure(e, &p, n_rows, end - begin);
     for (uint32_t i = 0; i < n_seqs; i++) {
-        if (rv < 0)
-            fail(e, e->in_step[i], rv, "forward pass");
+        int err = rv < 0 ? rv : e->in_step[i]->step_err;
+        if (err == ERR_NUMERIC)
+            METRIC_INC(e->cfg.met, requests_numeric_total);
+        if (err < 0) /* and so its rows are never named: neither indexed nor put */
+            fail(e, e->in_step[i], err, "forward pass");
         else
             after_step(e, e->in_step[i], &e->fseq[i], end);
     }

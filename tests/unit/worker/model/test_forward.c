@@ -1,5 +1,6 @@
 /* test_forward.c - what the KV cache saves and what it must not change; limits; no allocation. */
 #include <fenv.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -297,6 +298,74 @@ static void test_float_state_of_the_caller_does_not_matter(void **state) {
     assert_memory_equal(before.hidden, after.hidden, sizeof(before.hidden));
 }
 
+/* Multiplies a norm's weights, which lie in the model's own memory. */
+static void scale_norm(const float *norm, uint32_t n, float by) {
+    float *w = (float *)(uintptr_t)norm;
+    for (uint32_t i = 0; i < n; i++)
+        w[i] *= by;
+}
+
+#define SILENT_TOK 11 /* its embedding is zero, so K, V and logits are too, whatever the norms */
+
+/* err of a step of two sequences: one of words, one of the silent token; logits of the last row or none. */
+static void step_errs(struct fixture *f, struct fwd *fwd, bool with_logits, int ret[2]) {
+    struct pages p[2];
+    const int32_t silent[3] = {SILENT_TOK, SILENT_TOK, SILENT_TOK};
+    float *logits = malloc(2 * f->n_vocab * sizeof(float));
+    pages_open(f, &p[0]);
+    pages_open(f, &p[1]);
+    const struct fwd_seq s[2] = {
+        {.tok = words, .n_tok = 20, .pages = p[0].table, .n_logits = with_logits, .logits = logits,
+         .err = &ret[0]},
+        {.tok = silent, .n_tok = 3, .pages = p[1].table, .n_logits = with_logits,
+         .logits = logits + f->n_vocab, .err = &ret[1]},
+    };
+    ret[0] = ret[1] = 77;
+    assert_int_equal(fwd_step(fwd, s, 2), 0);
+    free(logits);
+    pages_close(&p[0]);
+    pages_close(&p[1]);
+}
+
+/* F7: K that overflows f16, NaNs, and logits without a finite maximum gave 200 and log-probability -9999, and
+ * their pages could be put. Right: the sequence's error, and no other's of the same step. */
+static void test_rows_that_are_not_finite_are_their_sequences_error(void **state) {
+    struct fixture *f = *state;
+    struct model *m = f->tiny.model;
+    const uint32_t n = m->hp.n_embd;
+    const size_t row_bytes = quant_row_bytes(m->embd_type, n);
+    uint8_t *embd = (uint8_t *)(uintptr_t)m->embd + SILENT_TOK * row_bytes, kept[256];
+    float norm[64];
+    int err[2];
+    assert_true(row_bytes <= sizeof(kept) && n == ARRAY_LEN(norm));
+    memcpy(kept, embd, row_bytes);
+    memset(embd, 0, row_bytes);
+    const struct {
+        const float *norm;
+        float by;
+        int prefill, with_logits; /* of the first sequence */
+    } cases[] = {
+        {m->layers[0].attn_norm, 1, 0, 0},
+        {m->layers[1].attn_norm, 1e6f, ERR_NUMERIC, ERR_NUMERIC}, /* finite in f32, not in f16 */
+        {m->layers[0].attn_norm, NAN, ERR_NUMERIC, ERR_NUMERIC},
+        {m->output_norm, 2.5e38f, 0, ERR_NUMERIC},
+        {m->output_norm, NAN, 0, ERR_NUMERIC},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        memcpy(norm, cases[i].norm, sizeof(norm));
+        scale_norm(cases[i].norm, n, cases[i].by);
+        step_errs(f, f->fwd, false, err);
+        assert_int_equal(err[0], cases[i].prefill);
+        bool nan = cases[i].by != cases[i].by;
+        assert_int_equal(err[1], nan ? cases[i].prefill : 0);
+        step_errs(f, f->fwd, true, err);
+        assert_int_equal(err[0], cases[i].with_logits);
+        assert_int_equal(err[1], nan ? cases[i].with_logits : 0);
+        memcpy((float *)(uintptr_t)cases[i].norm, norm, sizeof(norm));
+    }
+    memcpy(embd, kept, row_bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generate_cached_equals_uncached_with_fewer_rows),
@@ -304,6 +373,7 @@ int main(void) {
         cmocka_unit_test(test_logits_independent_of_where_and_how_many),
         cmocka_unit_test(test_step_beyond_limits_refused_and_nothing_written),
         cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_rows_that_are_not_finite_are_their_sequences_error),
         cmocka_unit_test(test_float_state_of_the_caller_does_not_matter),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -52,6 +52,8 @@ static int fake_step(void *ctx, const struct fwd_seq *seqs, uint32_t n) {
             uint64_t prev = p ? page_get(s->pages, p - 1) : 7;
             uint64_t v = mix(prev, (uint64_t)(uint32_t)s->tok[k]);
             page_set(s->pages, p, v);
+            if (s->err && s->tok[k] == atomic_load(&m->poison))
+                *s->err = ERR_NUMERIC;
             if (s->n_tok - k <= s->n_logits)
                 fake_logits(v, s->logits + (size_t)(k - (s->n_tok - s->n_logits)) * FX_VOCAB);
         }

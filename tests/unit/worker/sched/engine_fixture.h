@@ -28,6 +28,7 @@
 struct fake_model {
     atomic_uint steps, rows, max_rows, max_seqs;
     atomic_int fail_rv;     /* returned by the next steps */
+    atomic_int poison;      /* rows of this token are not finite; 0: none */
     atomic_uint step_us;    /* a step takes so long */
     uint32_t eog_every;     /* 0: never likely */
 };

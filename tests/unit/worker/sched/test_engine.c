@@ -258,6 +258,39 @@ static void test_failed_step_is_an_error_of_its_requests_only(void **state) {
     fx_req_fini(&q);
 }
 
+/* F7: a row without a finite maximum was sampled (an empty text, 200) and its page put. Right: an error of
+ * that request alone, counted; what it computed in that step is neither indexed nor put. */
+static void test_row_that_is_not_finite_ends_its_request_and_leaves_no_page(void **state) {
+    (void)state;
+    static const char BAD[] = "you are the support bot for acme corp . be ~ brief .";
+    struct fx_req good, bad;
+    engine_fx_open(&fx);
+    atomic_store(&fx.model.poison, '~');
+    fx_req_init(&bad, &fx, BAD, 5);
+    fx_req_init(&good, &fx, SYS, 5);
+    assert_int_equal(fx_submit(&bad), 0);
+    assert_int_equal(fx_submit(&good), 0);
+    fx_wait(&fx, &bad, 1);
+    fx_wait(&fx, &good, 1);
+    assert_int_equal(bad.why, FINISH_ERROR);
+    assert_int_equal(bad.err, ERR_NUMERIC);
+    expect_answer(&good, SYS, 5);
+    assert_int_equal(atomic_load(&fx.met.requests_numeric_total), 1);
+    assert_int_equal(atomic_load(&fx.met.requests_error_total), 1);
+    fx_wait_puts(&fx);
+    uint32_t n_put = fx.fake.n_put_blocks;
+    fx_req_fini(&bad);
+    fx_req_fini(&good);
+    atomic_store(&fx.model.poison, 0);
+    fx_req_init(&bad, &fx, BAD, 5); /* the same prompt: nothing of the step that failed is found */
+    fx_run(&fx, &bad);
+    expect_answer(&bad, BAD, 5);
+    assert_true(gen_usage_cached(&bad.usage) <= (uint32_t)(strchr(BAD, '~') - BAD));
+    fx_wait_puts(&fx);
+    assert_true(fx.fake.n_put_blocks > n_put); /* its own blocks were not there yet */
+    fx_req_fini(&bad);
+}
+
 static void test_stop_string_ends_and_is_cut(void **state) {
     (void)state;
     struct fx_req q;
@@ -409,6 +442,7 @@ int main(void) {
         T(test_full_queue_is_busy),
         T(test_cancel_ends_within_a_chunk_and_frees_pages),
         T(test_failed_step_is_an_error_of_its_requests_only),
+        T(test_row_that_is_not_finite_ends_its_request_and_leaves_no_page),
         T(test_stop_string_ends_and_is_cut),
         T(test_scoring_computes_every_row),
         T(test_logprobs_and_logits_digest),
