@@ -133,7 +133,12 @@ static int list_namespaces(struct cachesvc *s, struct rpc_call *call) {
                                              .descriptor = {(const uint8_t *)d->text, d->len},
                                              .payload_bytes = infos[i].shape.payload_bytes,
                                              .n_ranges = infos[i].shape.n_ranges,
-                                             .range_bytes = infos[i].shape.range_bytes,
+                                             .range_sizes = infos[i].shape.range_sizes,
+                                             .n_range_sizes = infos[i].shape.range_sizes
+                                                                  ? infos[i].shape.n_ranges
+                                                                  : 0,
+                                             .n_full = infos[i].shape.n_full,
+                                             .seg_blocks = infos[i].shape.seg_blocks,
                                              .slot_bytes = infos[i].slot_bytes,
                                              .blocks_ram = infos[i].n_ram,
                                              .blocks_disk = infos[i].n_disk};

@@ -173,6 +173,25 @@ static int remember_descriptor(struct cachesvc *s, uint32_t ns, const struct msg
     return 0;
 }
 
+static int shape_of(const struct msg_register_ns_req *m, struct store_ns_shape *ret,
+                    struct errbuf *eb) {
+    if (m->n_range_sizes == 0 || m->n_range_sizes > CHECKSUM_MAX_RANGES)
+        return err_set(eb, ERR_INVALID, "RegisterNamespace: %zu ranges, want 1 to %u",
+                       m->n_range_sizes, CHECKSUM_MAX_RANGES);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->n_range_sizes; i++)
+        bytes += m->range_sizes[i];
+    if (bytes > WIRE_MAX_PAYLOAD_BYTES)
+        return err_set(eb, ERR_INVALID, "RegisterNamespace: blocks of %llu bytes are over the limit",
+                       (unsigned long long)bytes);
+    *ret = (struct store_ns_shape){.payload_bytes = (uint32_t)bytes,
+                                   .n_ranges = (uint32_t)m->n_range_sizes,
+                                   .n_full = m->n_full,
+                                   .seg_blocks = m->seg_blocks,
+                                   .range_sizes = m->range_sizes};
+    return 0;
+}
+
 static int register_ns(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     struct session *ss = session_of(call->conn)->session;
@@ -186,13 +205,10 @@ static int register_ns(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return err_set(eb, ERR_INVALID, "RegisterNamespace: the digest is not that of the descriptor");
     if (!session_ns_allowed(ss, digest))
         return err_set(eb, ERR_DENIED, "RegisterNamespace: not one of this token's namespaces");
-    if (m.payload_bytes > UINT32_MAX || m.range_bytes > UINT32_MAX ||
-        m.payload_bytes > WIRE_MAX_PAYLOAD_BYTES)
-        return err_set(eb, ERR_INVALID, "RegisterNamespace: blocks of %llu bytes are over the limit",
-                       (unsigned long long)m.payload_bytes);
-    struct store_ns_shape shape = {.payload_bytes = (uint32_t)m.payload_bytes,
-                                   .n_ranges = m.n_ranges,
-                                   .range_bytes = (uint32_t)m.range_bytes};
+    struct store_ns_shape shape;
+    rv = shape_of(&m, &shape, eb);
+    if (rv < 0)
+        return rv;
     uint32_t ns;
     rv = block_store_ns_register(s->store, digest, &shape, &ns, eb);
     if (rv < 0)

@@ -36,37 +36,23 @@ uint64_t checksum_stream_digest(const struct checksum_stream *s) {
     return XXH3_64bits_digest((const XXH3_state_t *)s);
 }
 
-uint64_t checksum_of_list(const uint64_t *ranges, size_t n) {
+uint64_t checksum_of_sums(const uint64_t *sums, size_t n, const uint8_t id[CHECKSUM_ID_BYTES]) {
     /* Through bytes, so that a big-endian host would compute the same. */
-    uint8_t bytes[8 * 64];
-    XXH3_state_t *s = NULL;
-    if (n <= 64) {
-        for (size_t i = 0; i < n; i++)
-            for (unsigned b = 0; b < 8; b++)
-                bytes[8 * i + b] = (uint8_t)(ranges[i] >> (8 * b));
-        return XXH3_64bits(bytes, 8 * n);
-    }
-    s = XXH3_createState();
-    CHECK(s);
-    XXH3_64bits_reset(s);
-    for (size_t at = 0; at < n; at += 64) {
-        size_t m = MIN(n - at, (size_t)64);
-        for (size_t i = 0; i < m; i++)
-            for (unsigned b = 0; b < 8; b++)
-                bytes[8 * i + b] = (uint8_t)(ranges[at + i] >> (8 * b));
-        XXH3_64bits_update(s, bytes, 8 * m);
-    }
-    uint64_t sum = XXH3_64bits_digest(s);
-    XXH3_freeState(s);
-    return sum;
+    uint8_t bytes[8 * CHECKSUM_MAX_RANGES + CHECKSUM_ID_BYTES];
+    CHECK(n <= CHECKSUM_MAX_RANGES);
+    for (size_t i = 0; i < n; i++)
+        for (unsigned b = 0; b < 8; b++)
+            bytes[8 * i + b] = (uint8_t)(sums[i] >> (8 * b));
+    memcpy(bytes + 8 * n, id, CHECKSUM_ID_BYTES);
+    return XXH3_64bits(bytes, 8 * n + CHECKSUM_ID_BYTES);
 }
 
-uint64_t checksum_block(const void *payload, size_t range_bytes, size_t n_ranges,
-                        uint64_t *ranges) {
+uint64_t checksum_block(const void *payload, const uint32_t *range_sizes, size_t n_ranges,
+                        const uint8_t id[CHECKSUM_ID_BYTES], uint64_t *ret_sums) {
     const uint8_t *p = payload;
-    for (size_t i = 0; i < n_ranges; i++)
-        ranges[i] = XXH3_64bits(p + i * range_bytes, range_bytes);
-    return checksum_of_list(ranges, n_ranges);
+    for (size_t i = 0; i < n_ranges; p += range_sizes[i++])
+        ret_sums[i] = XXH3_64bits(p, range_sizes[i]);
+    return checksum_of_sums(ret_sums, n_ranges, id);
 }
 
 /* Bitwise table for CPUs without the instruction; polynomial 0x1EDC6F41 reflected (RFC 3720, B.4).

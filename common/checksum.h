@@ -16,12 +16,16 @@ void checksum_stream_reset(struct checksum_stream *s);
 void checksum_stream_update(struct checksum_stream *s, const void *p, size_t n);
 uint64_t checksum_stream_digest(const struct checksum_stream *s);
 
-/* XXH3-64 over a list of range checksums as little-endian u64: a block's checksum (design: one XXH3-64
- * per layer, the block checksum over the list of them). */
-uint64_t checksum_of_list(const uint64_t *ranges, size_t n);
-
-/* Payload of n_ranges equal ranges: writes ranges[n_ranges], returns the block checksum. */
-uint64_t checksum_block(const void *payload, size_t range_bytes, size_t n_ranges, uint64_t *ranges);
+/* A block's payload is a run of ranges (one a layer), each with an XXH3-64 of its own. The block
+ * checksum is XXH3-64 over (the range sums as u64 little-endian || the 32 bytes of the block's id),
+ * so that bytes belong to their id: another block's bytes with their own sums do not fit. */
+#define CHECKSUM_ID_BYTES 32
+#define CHECKSUM_MAX_RANGES 512u /* of one block, on the wire and on disk */
+#define CHECKSUM_RANGE_ALIGN 64u /* bytes of each range are a multiple of this */
+uint64_t checksum_of_sums(const uint64_t *sums, size_t n, const uint8_t id[CHECKSUM_ID_BYTES]);
+/* Writes ret_sums[n_ranges], returns the block checksum. */
+uint64_t checksum_block(const void *payload, const uint32_t *range_sizes, size_t n_ranges,
+                        const uint8_t id[CHECKSUM_ID_BYTES], uint64_t *ret_sums);
 
 /* CRC-32C (Castagnoli, reflected, init and xor 0xffffffff); crc = 0 to begin, or the value so far. */
 uint32_t checksum_crc32c(uint32_t crc, const void *p, size_t n);

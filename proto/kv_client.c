@@ -4,13 +4,18 @@
 
 /* ---- open and close ---- */
 
+static void ns_free(struct kv_ns *ns) {
+    free((void *)(uintptr_t)ns->def.descriptor);
+    free((void *)(uintptr_t)ns->def.range_sizes);
+}
+
 /* Everything that is not a uv handle. The token is wiped: it outlives its session only by
  * accident. */
 static void client_free(struct kv_client *c) {
     for (uint32_t i = 0; c->nodes && i < c->cfg.n_addrs; i++)
         kv_node_free(&c->nodes[i]);
     for (uint32_t i = 0; i < c->n_ns; i++)
-        free((void *)(uintptr_t)c->ns[i].def.descriptor);
+        ns_free(&c->ns[i]);
     free(c->nodes);
     if (c->cfg.token)
         explicit_bzero((void *)(uintptr_t)c->cfg.token, c->cfg.token_len);
@@ -38,8 +43,6 @@ static int copy_cfg(struct kv_client *c, const struct kv_client_cfg *cfg) {
     c->cfg.writer = copy_bytes(cfg->writer, WIRE_WRITER_BYTES);
     c->cfg.name = strdup(cfg->name ? cfg->name : "client");
     c->cfg.tcp_congestion = cfg->tcp_congestion ? strdup(cfg->tcp_congestion) : NULL;
-    if (!c->cfg.seg_blocks)
-        c->cfg.seg_blocks = KV_ROUTE_SEG_BLOCKS;
     if (!c->cfg.max_calls)
         c->cfg.max_calls = 256;
     if (!c->cfg.connect_timeout_ms)
@@ -148,19 +151,35 @@ void kv_client_node_info(const struct kv_client *c, uint32_t node, struct kv_nod
     memcpy(ret->last_text, n->last_text, sizeof(ret->last_text));
 }
 
+static bool is_shape_ok(const struct kv_namespace *ns, uint64_t *ret_bytes) {
+    if (ns->n_ranges == 0 || ns->n_ranges > CHECKSUM_MAX_RANGES || ns->n_full > ns->n_ranges)
+        return false;
+    for (uint32_t i = 0; i < ns->n_ranges; i++) {
+        if (ns->range_sizes[i] == 0 || ns->range_sizes[i] % CHECKSUM_RANGE_ALIGN)
+            return false;
+        *ret_bytes += ns->range_sizes[i];
+    }
+    return *ret_bytes <= WIRE_MAX_PAYLOAD_BYTES;
+}
+
 int kv_client_namespace(struct kv_client *c, const struct kv_namespace *ns, uint32_t *ret_ns) {
-    if (ns->n_ranges == 0 || ns->payload_bytes != ns->n_ranges * ns->range_bytes ||
-        ns->payload_bytes > WIRE_MAX_PAYLOAD_BYTES)
+    uint64_t payload_bytes = 0;
+    if (!is_shape_ok(ns, &payload_bytes))
         return ERR_INVALID;
     if (c->n_ns == KV_MAX_NS)
         return ERR_TOOBIG;
-    char *descriptor = copy_bytes(ns->descriptor, ns->descriptor_len);
-    if (!descriptor)
+    uint32_t i = c->n_ns;
+    struct kv_ns *own = &c->ns[i];
+    *own = (struct kv_ns){.def = *ns, .payload_bytes = payload_bytes};
+    own->def.descriptor = copy_bytes(ns->descriptor, ns->descriptor_len);
+    own->def.range_sizes = copy_bytes(ns->range_sizes, ns->n_ranges * sizeof(*ns->range_sizes));
+    if (!own->def.descriptor || !own->def.range_sizes) {
+        ns_free(own);
         return ERR_NOMEM;
-    uint32_t i = c->n_ns++;
-    c->ns[i].def = *ns;
-    c->ns[i].def.descriptor = descriptor;
-    *ret_ns = i;
+    }
+    if (!own->def.seg_blocks)
+        own->def.seg_blocks = KV_ROUTE_SEG_BLOCKS;
+    *ret_ns = c->n_ns++;
     for (uint32_t k = 0; k < c->cfg.n_addrs; k++)
         if (c->nodes[k].links[0].is_ready)
             kv_node_register(&c->nodes[k], i);
@@ -191,7 +210,7 @@ int kv_client_route(const struct kv_client *c, uint32_t ns, const struct block_i
     uint32_t n_live = kv_client_live(c, ns, index, id);
     if (n_live == 0)
         return ERR_UNAVAILABLE;
-    kv_route_chain(chain, first, n, c->cfg.seg_blocks, id, n_live, ret);
+    kv_route_chain(chain, first, n, c->ns[ns].def.seg_blocks, id, n_live, ret);
     for (uint32_t i = 0; i < n; i++)
         ret[i] = index[ret[i]];
     return 0;

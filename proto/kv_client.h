@@ -17,6 +17,7 @@
 #pragma once
 
 #include "common/block_id.h"
+#include "common/checksum.h"
 #include "common/clock.h"
 #include "common/compiler.h"
 #include "common/err.h"
@@ -42,7 +43,6 @@ struct kv_client_cfg {
     const char *name;       /* for the node's listings; NULL: "client" */
     const uint8_t *writer;  /* [16] or NULL: names this process in slot headers */
     uint32_t n_data_conns;  /* 0..4; 0: calls without payload only */
-    uint32_t seg_blocks;    /* 0: KV_ROUTE_SEG_BLOCKS */
     uint32_t max_calls;     /* at once; 0: 256 */
     uint32_t connect_timeout_ms; /* connect and handshake; 0: 2000 */
     uint32_t backoff_min_ms, backoff_max_ms; /* 0: 50, 5000 */
@@ -78,9 +78,10 @@ struct kv_namespace {
     uint8_t digest[32];
     const char *descriptor; /* [descriptor_len], copied */
     size_t descriptor_len;
-    uint64_t payload_bytes; /* n_ranges * range_bytes */
-    uint32_t n_ranges;
-    uint64_t range_bytes;
+    const uint32_t *range_sizes; /* [n_ranges] bytes, multiples of 64; copied */
+    uint32_t n_ranges;           /* 1..CHECKSUM_MAX_RANGES */
+    uint32_t n_full;     /* ranges that a far block needs; n_ranges without window layers */
+    uint32_t seg_blocks; /* of a chain that go to one node together; 0: KV_ROUTE_SEG_BLOCKS */
 };
 /* *ret_ns is the handle for calls; valid for the client's life. A node that refuses the namespace
  * counts as down (kv_node_info.last_err). At most 16. */

@@ -19,7 +19,7 @@ static void report(struct kv_part *p, uint32_t i, int rv) {
     call->bytes[p->idx[i]] = 1;
     if (rv == 0) {
         res->n_ok++;
-        res->bytes += call->u.fetch.ns->def.payload_bytes;
+        res->bytes += call->u.fetch.ns->payload_bytes;
     } else if (rv == ERR_CORRUPT) {
         res->n_corrupt++;
     } else {
@@ -43,10 +43,13 @@ static void report_rest(struct kv_part *p, int rv) {
 static void on_payload_part(struct rpc_sink *s, size_t got) {
     struct kv_part *p = s->ctx;
     const struct kv_namespace *ns = &p->call->u.fetch.ns->def;
-    while (p->n_checked < ns->n_ranges && (p->n_checked + 1) * ns->range_bytes <= got) {
-        const uint8_t *range = s->dst + p->n_checked * ns->range_bytes;
-        if (checksum_xxh3(range, ns->range_bytes) != p->sums[p->n_checked])
+    while (p->n_checked < ns->n_ranges) {
+        uint32_t size = ns->range_sizes[p->n_checked];
+        if (p->checked_bytes + size > got)
+            break;
+        if (checksum_xxh3(s->dst + p->checked_bytes, size) != p->sums[p->n_checked])
             p->is_bad = true;
+        p->checked_bytes += size;
         p->n_checked++;
     }
 }
@@ -55,20 +58,24 @@ static void on_payload_part(struct rpc_sink *s, size_t got) {
  * caller's memory is touched: index, sizes, and that it was not delivered before. */
 static int on_fetch_head(struct kv_part *p, const struct wire_hdr *h, const uint8_t *msg,
                          struct rpc_sink *ret) {
+    const struct kv_fetch *q = query(p);
     const struct kv_namespace *ns = &p->call->u.fetch.ns->def;
     struct msg_fetch_block m;
     int rv = wire_msg_fetch_block_decode(&p->call->client->scratch, msg, h->msg_len, &m, NULL);
     if (rv < 0 || m.status != MSG_FETCH_OK || m.index >= p->n ||
-        h->payload_len != ns->payload_bytes || m.n_range_checksums != ns->n_ranges ||
+        h->payload_len != p->call->u.fetch.ns->payload_bytes || m.n_range_checksums != ns->n_ranges ||
         m.first_range != 0)
         return ERR_PROTO;
-    if (p->call->bytes[p->idx[m.index]])
+    uint32_t i = p->idx[m.index];
+    if (p->call->bytes[i])
         return ERR_PROTO; /* twice: the caller may read it already */
     memcpy(p->sums, m.range_checksums, ns->n_ranges * sizeof(*p->sums));
     p->at = m.index;
     p->n_checked = 0;
-    p->is_bad = checksum_of_list(p->sums, ns->n_ranges) != m.checksum;
-    ret->dst = query(p)->dst[p->idx[m.index]];
+    p->checked_bytes = 0;
+    /* The block checksum ties the sums to the id: another block's bytes with their own sums are bad. */
+    p->is_bad = checksum_of_sums(p->sums, ns->n_ranges, q->chain[q->first + i].b) != m.checksum;
+    ret->dst = q->dst[i];
     ret->part = on_payload_part;
     ret->ctx = p;
     return 0;

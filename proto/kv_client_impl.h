@@ -63,7 +63,8 @@ struct kv_node {
 };
 
 struct kv_ns {
-    struct kv_namespace def; /* descriptor owned */
+    struct kv_namespace def; /* descriptor and range_sizes owned */
+    uint64_t payload_bytes;  /* sum of range_sizes */
 };
 
 /* One request on the wire. */
@@ -106,6 +107,7 @@ struct kv_part {
     uint64_t *sums;      /* [n_ranges] of the block under way */
     uint32_t at;         /* its local index */
     uint32_t n_checked;  /* ranges compared */
+    size_t checked_bytes; /* their bytes */
     bool is_bad;
     /* put: kv_client_put.c */
     struct list putting; /* in node->putting */

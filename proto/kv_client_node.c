@@ -269,9 +269,10 @@ void kv_node_register(struct kv_node *n, uint32_t ns) {
     struct msg_register_ns_req m = {
         .digest = {d->digest, sizeof(d->digest)},
         .descriptor = {(const uint8_t *)d->descriptor, d->descriptor_len},
-        .payload_bytes = d->payload_bytes,
-        .n_ranges = d->n_ranges,
-        .range_bytes = d->range_bytes};
+        .n_range_sizes = d->n_ranges,
+        .range_sizes = d->range_sizes,
+        .n_full = d->n_full,
+        .seg_blocks = d->seg_blocks};
     struct buf *out = kv_client_out(c);
     int rv = wire_msg_register_ns_req_encode(&c->scratch, &m, out);
     n->ns_req[ns] = c->next_id++;

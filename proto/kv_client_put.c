@@ -83,10 +83,10 @@ static int send_block(struct kv_part *p, struct rpc_conn *conn) {
     struct kv_client *c = p->call->client;
     const struct kv_put *q = query(p);
     uint32_t local = p->wanted[p->n_sent], i = p->idx[local];
-    const struct kv_namespace *ns = &p->call->u.put.ns->def;
+    const struct kv_ns *ns = p->call->u.put.ns;
     struct msg_put_data m = {.put_id = p->put_id,
                              .index = local,
-                             .n_range_checksums = ns->n_ranges,
+                             .n_range_checksums = ns->def.n_ranges,
                              .range_checksums = q->range_checksums[i]};
     struct buf *out = kv_client_out(c);
     int rv = wire_msg_put_data_encode(&c->scratch, &m, out);

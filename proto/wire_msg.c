@@ -66,7 +66,7 @@ WIRE_MSG_DEFINE(hello_req, Incipit__HelloReq, incipit__hello_req, HELLO_REQ_FIEL
 WIRE_MSG_DEFINE(hello_res, Incipit__HelloRes, incipit__hello_res, HELLO_RES_FIELDS)
 
 #define REGISTER_NS_REQ_FIELDS(F)                                                                  \
-    F(B32, digest) F(BYTES, descriptor) F(NUM, payload_bytes) F(NUM, n_ranges) F(NUM, range_bytes)
+    F(B32, digest) F(BYTES, descriptor) F(NUMS, range_sizes) F(NUM, n_full) F(NUM, seg_blocks)
 WIRE_MSG_DEFINE(register_ns_req, Incipit__RegisterNamespaceReq, incipit__register_namespace_req,
                 REGISTER_NS_REQ_FIELDS)
 

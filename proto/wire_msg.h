@@ -120,9 +120,9 @@ struct msg_hello_res {
 struct msg_register_ns_req {
     struct msg_bytes digest; /* 32 bytes */
     struct msg_bytes descriptor;
-    uint64_t payload_bytes;
-    uint32_t n_ranges;
-    uint64_t range_bytes;
+    size_t n_range_sizes;
+    const uint32_t *range_sizes;
+    uint32_t n_full, seg_blocks;
 };
 struct msg_register_ns_res {
     uint32_t ns;
@@ -292,7 +292,10 @@ struct msg_namespace_info {
     struct msg_bytes digest, descriptor;
     uint64_t payload_bytes;
     uint32_t n_ranges;
-    uint64_t range_bytes, slot_bytes, blocks_ram, blocks_disk;
+    uint64_t slot_bytes, blocks_ram, blocks_disk;
+    size_t n_range_sizes; /* 0: found on disk and not registered since the node's start */
+    const uint32_t *range_sizes;
+    uint32_t n_full, seg_blocks;
 };
 struct msg_session_info {
     uint64_t session;

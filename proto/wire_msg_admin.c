@@ -34,7 +34,8 @@ WIRE_CONV_DEFINE(block_info, Incipit__BlockInfo, incipit__block_info, BLOCK_INFO
 
 #define NAMESPACE_INFO_FIELDS(F)                                                                   \
     F(B32, digest) F(BYTES, descriptor) F(NUM, payload_bytes) F(NUM, n_ranges)                     \
-    F(NUM, range_bytes) F(NUM, slot_bytes) F(NUM, blocks_ram) F(NUM, blocks_disk)
+    F(NUM, slot_bytes) F(NUM, blocks_ram) F(NUM, blocks_disk) F(NUMS, range_sizes)                 \
+    F(NUM, n_full) F(NUM, seg_blocks)
 WIRE_CONV_DEFINE(namespace_info, Incipit__NamespaceInfo, incipit__namespace_info,
                  NAMESPACE_INFO_FIELDS)
 

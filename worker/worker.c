@@ -130,9 +130,9 @@ static int open_client(struct worker *w, struct errbuf *eb) {
     struct kv_namespace nsd = {
         .descriptor = w->m.ns.text,
         .descriptor_len = w->m.ns.len,
-        .payload_bytes = w->m.page_bytes,
+        .range_sizes = w->m.range_sizes,
         .n_ranges = w->m.model->hp.n_layer,
-        .range_bytes = w->m.page_bytes / w->m.model->hp.n_layer,
+        .n_full = w->m.model->hp.n_layer,
     };
     memcpy(nsd.digest, w->m.ns.digest, sizeof(nsd.digest));
     rv = kv_client_namespace(w->client, &nsd, &ns);
@@ -157,6 +157,7 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
                 .ctx = w->m.fwd,
                 .n_vocab = w->m.model->hp.n_vocab,
                 .page_bytes = w->m.page_bytes,
+                .range_sizes = w->m.range_sizes,
                 .n_ranges = w->m.model->hp.n_layer,
                 .decode_private = w->m.blas != NULL},
         .block_tok = c->block_tokens,

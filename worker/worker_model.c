@@ -87,6 +87,22 @@ static int load_text(struct worker_model *m, struct errbuf *eb) {
     return rv < 0 ? err_wrap(eb, rv, "tokenizer") : 0;
 }
 
+/* The cache takes layers whose bytes are a multiple of 64, at most 512 of them. */
+static int set_ranges(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+    uint32_t n = m->model->hp.n_layer;
+    if (n > ARRAY_LEN(m->range_sizes))
+        return err_set(eb, ERR_UNSUPPORTED, "the model has %u layers, at most %zu can be cached", n,
+                       ARRAY_LEN(m->range_sizes));
+    size_t bytes = m->page_bytes / n;
+    if (bytes % CHECKSUM_RANGE_ALIGN)
+        return err_set(eb, ERR_UNSUPPORTED,
+                       "--block-tokens %u: a layer of a KV block has %zu bytes, no multiple of %u",
+                       cfg->block_tokens, bytes, CHECKSUM_RANGE_ALIGN);
+    for (uint32_t i = 0; i < n; i++)
+        m->range_sizes[i] = (uint32_t)bytes;
+    return 0;
+}
+
 static int make_forward(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
     const struct model_hparams *hp = &m->model->hp;
     int rv;
@@ -99,6 +115,9 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
     m->max_ctx = cfg->max_context ? MIN(cfg->max_context, hp->n_ctx) : hp->n_ctx;
     m->max_logit_rows = MIN(cfg->chunk_tokens, MAX(cfg->max_seqs, LOGIT_ROWS_MIN));
     m->page_bytes = model_page_bytes(m->model, cfg->block_tokens, m->kv_dtype);
+    rv = set_ranges(m, cfg, eb);
+    if (rv < 0)
+        return rv;
     size_t stride = (m->page_bytes + 4095) / 4096 * 4096;
     m->n_pages = (uint32_t)MIN(cfg->kv_bytes / stride, (uint64_t)1 << 24);
     if (!m->n_pages)

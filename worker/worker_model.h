@@ -4,6 +4,7 @@
  * Thread: loaded on the loop thread before it serves; then read-only, but fwd is the engine thread's. */
 #pragma once
 
+#include "common/checksum.h"
 #include "common/log.h"
 #include "worker/kernels/kern_selftest.h"
 #include "worker/kv/namespace_desc.h"
@@ -25,6 +26,7 @@ struct worker_model {
     enum kv_dtype kv_dtype;
     uint32_t max_ctx, max_logit_rows;
     size_t page_bytes;
+    uint32_t range_sizes[CHECKSUM_MAX_RANGES]; /* [n_layer] bytes of a layer in a page */
     uint32_t n_pages;
     char numerics_id[KERN_NUMERICS_ID_MAX];
     bool numerics_ok; /* the self-test gave the contract's digest */

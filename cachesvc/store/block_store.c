@@ -104,6 +104,7 @@ static int take_memory(struct block_store *s) {
     s->n_leases_max = MAX(c->max_lease_blocks / 4, 16u);
     s->behind_cap = s->has_disk ? c->ram_bytes / c->min_slot_bytes + 1 : 0;
     s->ns = alloc_array(c->max_namespaces, sizeof(*s->ns));
+    s->range_sizes = alloc_array((size_t)c->max_namespaces * CHECKSUM_MAX_RANGES, sizeof(uint32_t));
     s->ns_class = alloc_array(c->max_namespaces, sizeof(*s->ns_class));
     s->sessions = alloc_array(c->max_sessions, sizeof(*s->sessions));
     s->leases = alloc_array(s->n_leases_max, sizeof(*s->leases));
@@ -112,8 +113,8 @@ static int take_memory(struct block_store *s) {
     s->put_blks = alloc_array((size_t)c->max_puts * c->max_put_blocks, sizeof(*s->put_blks));
     s->reads = alloc_array(c->max_disk_reads, sizeof(*s->reads));
     s->behind = alloc_array(s->behind_cap, sizeof(*s->behind));
-    if (!s->ns || !s->ns_class || !s->sessions || !s->leases || !s->items || !s->puts ||
-        !s->put_blks || !s->reads || !s->behind)
+    if (!s->ns || !s->range_sizes || !s->ns_class || !s->sessions || !s->leases || !s->items ||
+        !s->puts || !s->put_blks || !s->reads || !s->behind)
         return ERR_NOMEM;
     init_pools(s);
     uint64_t seed;
@@ -130,6 +131,7 @@ static void destroy(struct block_store *s) {
     ram_tier_fini(&s->ram);
     dir_fini(&s->dir);
     free(s->ns);
+    free(s->range_sizes);
     free(s->ns_class);
     free(s->sessions);
     free(s->leases);
@@ -302,14 +304,26 @@ int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST
     return ERR_NOTFOUND;
 }
 
+static int check_shape(const struct store_ns_shape *sh, struct errbuf *eb) {
+    if (sh->n_ranges == 0 || sh->n_ranges > CHECKSUM_MAX_RANGES || sh->n_full > sh->n_ranges)
+        return err_set(eb, ERR_INVALID, "%u ranges of which %u are full; want 1 to %u", sh->n_ranges,
+                       sh->n_full, CHECKSUM_MAX_RANGES);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; sh->range_sizes && i < sh->n_ranges; i++) {
+        if (sh->range_sizes[i] == 0 || sh->range_sizes[i] % CHECKSUM_RANGE_ALIGN)
+            return err_set(eb, ERR_INVALID, "range %u has %u bytes, no multiple of %u", i,
+                           sh->range_sizes[i], CHECKSUM_RANGE_ALIGN);
+        sum += sh->range_sizes[i];
+    }
+    if (sh->range_sizes && (sum != sh->payload_bytes || sh->seg_blocks == 0))
+        return err_set(eb, ERR_INVALID, "ranges of %llu bytes in blocks of %u, segments of %u blocks",
+                       (unsigned long long)sum, sh->payload_bytes, sh->seg_blocks);
+    return 0;
+}
+
 static int shape_class(struct block_store *s, const struct store_ns_shape *sh,
                        uint32_t *ret_slot_bytes, struct errbuf *eb) {
-    uint64_t slot = ((uint64_t)sh->payload_bytes + 8ull * sh->n_ranges + 4095) / 4096 * 4096;
-    bool ok = sh->n_ranges && sh->range_bytes && sh->payload_bytes % 8 == 0 &&
-              (uint64_t)sh->n_ranges * sh->range_bytes == sh->payload_bytes;
-    if (!ok)
-        return err_set(eb, ERR_INVALID, "%u bytes in %u ranges of %u", sh->payload_bytes,
-                       sh->n_ranges, sh->range_bytes);
+    uint64_t slot = ((uint64_t)sh->payload_bytes + 12ull * sh->n_ranges + 4095) / 4096 * 4096;
     slot = MAX(slot, s->cfg.min_slot_bytes);
     if (slot > UINT32_MAX || !slots_per_extent(&s->ram.slots, (uint32_t)slot) ||
         (s->has_disk && !slots_per_extent(&s->disk.slots, (uint32_t)slot)))
@@ -323,12 +337,36 @@ static int shape_class(struct block_store *s, const struct store_ns_shape *sh,
     return cls < 0 ? err_set(eb, cls, "too many block sizes") : cls;
 }
 
+static void keep_ranges(struct block_store *s, uint32_t ns, const struct store_ns_shape *shape) {
+    struct store_ns_shape *sh = &s->ns[ns].shape;
+    *sh = *shape;
+    if (!shape->range_sizes)
+        return;
+    uint32_t *own = s->range_sizes + (size_t)ns * CHECKSUM_MAX_RANGES;
+    memcpy(own, shape->range_sizes, sh->n_ranges * sizeof(*own));
+    sh->range_sizes = own;
+}
+
+/* A namespace found on disk has no more than its headers say until somebody registers it. */
+static bool same_shape(const struct store_ns_shape *a, const struct store_ns_shape *b) {
+    if (a->payload_bytes != b->payload_bytes || a->n_ranges != b->n_ranges)
+        return false;
+    return !a->range_sizes || !b->range_sizes ||
+           (a->n_full == b->n_full && a->seg_blocks == b->seg_blocks &&
+            memcmp(a->range_sizes, b->range_sizes, a->n_ranges * sizeof(*a->range_sizes)) == 0);
+}
+
 int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
                  const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb) {
     uint32_t ns;
+    int rv = check_shape(shape, eb);
+    if (rv < 0)
+        return rv;
     if (block_store_ns_find(s, digest, &ns) == 0) {
-        if (memcmp(&s->ns[ns].shape, shape, sizeof(*shape)) != 0)
+        if (!same_shape(&s->ns[ns].shape, shape))
             return err_set(eb, ERR_INVALID, "the namespace is known with another block shape");
+        if (!s->ns[ns].shape.range_sizes)
+            keep_ranges(s, ns, shape);
         *ret_ns = ns;
         return 0;
     }
@@ -339,8 +377,9 @@ int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
     if (cls < 0)
         return cls;
     struct store_ns *n = &s->ns[s->n_ns];
-    *n = (struct store_ns){.shape = *shape, .slot_bytes = slot_bytes};
+    *n = (struct store_ns){.slot_bytes = slot_bytes};
     memcpy(n->digest, digest, DIGEST_BYTES);
+    keep_ranges(s, s->n_ns, shape);
     s->ns_class[s->n_ns] = (uint32_t)cls;
     *ret_ns = s->n_ns++;
     return 0;
@@ -349,6 +388,8 @@ int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
 int block_store_ns_register(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
                             const struct store_ns_shape *shape, uint32_t *ret_ns,
                             struct errbuf *eb) {
+    if (!shape->range_sizes)
+        return err_set(eb, ERR_INVALID, "no range sizes");
     return store_ns_add(s, digest, shape, ret_ns, eb);
 }
 

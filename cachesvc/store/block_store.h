@@ -10,6 +10,7 @@
 #pragma once
 
 #include "common/block_id.h"
+#include "common/checksum.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/err.h"
@@ -87,8 +88,15 @@ uint32_t block_store_min_slot_bytes(const struct block_store *s);
 
 /* ---- namespaces ---------------------------------------------------------------------------- */
 
+/* What the blocks of a namespace look like; said once by who registers it, the store stays blind to
+ * what the ranges mean. */
 struct store_ns_shape {
-    uint32_t payload_bytes, n_ranges, range_bytes; /* payload = n_ranges * range_bytes */
+    uint32_t payload_bytes; /* sum of range_sizes */
+    uint32_t n_ranges;      /* 1..CHECKSUM_MAX_RANGES */
+    uint32_t n_full;        /* ranges of a block that is far away; n_ranges: every block whole */
+    uint32_t seg_blocks;    /* blocks of a chain that one node owns together */
+    const uint32_t *range_sizes; /* [n_ranges], multiples of CHECKSUM_RANGE_ALIGN; copied. NULL in
+                                  * infos: found on disk and not registered since the start */
 };
 /* *ret_ns is a small number, stable while the store is open; the same digest gives the same number.
  * ERR_INVALID: impossible shape, or the digest is known with another one. ERR_BUSY: too many. */
@@ -147,10 +155,11 @@ int block_store_release(struct store_session *ss, uint64_t lease_id);
 
 /* A hold on one slot's bytes; give it back with block_store_ref_drop(). */
 struct store_ref {
-    const uint8_t *payload; /* [payload_bytes], then sums, in the memory file */
+    const uint8_t *payload; /* [payload_bytes], then sums and ends, in the memory file */
     const uint8_t *sums;    /* [n_ranges] XXH3-64, little-endian u64 */
+    const uint8_t *ends;    /* [n_ranges] where each range ends in payload, little-endian u32 */
     uint32_t payload_bytes, n_ranges;
-    uint64_t checksum; /* of the list of sums */
+    uint64_t checksum; /* of sums and id: common/checksum.h */
     uint64_t file_off; /* of payload in the memory file */
     uint32_t slot;     /* the store's */
 };
@@ -188,7 +197,7 @@ struct store_put_block {
     struct block_id id,
         parent; /* parent: of depth 0 it is the namespace's root, which has no entry */
     uint32_t depth, flags;
-    uint64_t checksum; /* of the list of range checksums */
+    uint64_t checksum; /* of range checksums and id: common/checksum.h */
 };
 struct store_put_args {
     uint32_t ns, n;

@@ -119,6 +119,7 @@ int disk_slot_decode(const uint8_t p[DISK_SLOT_HDR_BYTES], struct disk_slot_hdr 
     ret->payload_len = wire_cur_u32(&c);
     ret->n_ranges = wire_cur_u32(&c);
     ret->depth = wire_cur_u32(&c);
-    bool ok = ret->n_ranges && ret->payload_len && ret->payload_len % ret->n_ranges == 0;
+    bool ok = ret->n_ranges && ret->n_ranges <= CHECKSUM_MAX_RANGES && ret->payload_len &&
+              ret->payload_len % 64 == 0;
     return ok ? 0 : ERR_CORRUPT;
 }

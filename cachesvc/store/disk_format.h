@@ -4,7 +4,8 @@
  *
  *   file     super block (4096 bytes), then equal extents
  *   extent   extent header (4096 bytes), table of slot headers (512 bytes each, padded to 4096), slots
- *   slot     payload, then n_ranges u64 XXH3-64 (one a range), padded with zeros to slot_bytes
+ *   slot     payload, then its trailer: n_ranges u64 XXH3-64 (one a range), then n_ranges u32 (where
+ *            each range ends in the payload), padded with zeros to slot_bytes
  *
  * Super block, 4096 bytes                                           off len
  *   magic          "INCIPIT1"                                         0   8
@@ -18,7 +19,7 @@
  * Extent header, 4096 bytes
  *   magic          "INX1"                                             0   4
  *   version        1                                                  4   4
- *   slot_bytes     payload and sums, a multiple of 4096               8   4
+ *   slot_bytes     payload and trailer, a multiple of 4096              8   4
  *   n_slots        entries of the table                              12   4
  *   generation     bumped when the extent changes hands              16   8
  *   store_id                                                         24  16
@@ -37,10 +38,10 @@
  *   parent         zero at depth 0                                   96  32
  *   writer                                                          128  16
  *   group          accounting group                                 144   8
- *   checksum       XXH3-64 over the list of range checksums         152   8
+ *   checksum       XXH3-64 over range checksums and id              152   8
  *   generation     of the slot: bumped with each new content        160   8
  *   payload_len    bytes                                            168   4
- *   n_ranges       equal ranges of the payload                      172   4
+ *   n_ranges       ranges of the payload, 1 to 512                  172   4
  *   depth          of the block in its chain                        176   4
  *   reserved       zero                                             180 328
  *   crc32c         over bytes 0..507                                508   4

@@ -5,6 +5,7 @@
 
 #include "common/checksum.h"
 #include "common/err.h"
+#include "common/wire_cur.h"
 
 static int read_full(const struct disk_op *op) {
     for (uint32_t got = 0; got < op->len;) {
@@ -36,20 +37,25 @@ static int sync_file(const struct disk_op *op) {
     return fdatasync(op->fd) < 0 ? -errno : 0;
 }
 
-/* The list of sums is little-endian on disk, so its checksum can be taken where it lies. */
+/* Sums and id first: whatever else the slot holds then is this block's or is found out. The ends are
+ * not summed; broken ones cut the payload where its sums do not fit. */
 static int verify(const struct disk_op *op) {
-    const uint8_t *sums = op->buf + op->payload_bytes;
-    if (checksum_xxh3(sums, 8ull * op->n_ranges) != op->checksum)
+    const uint8_t *trailer = op->buf + op->payload_bytes;
+    uint64_t sums[CHECKSUM_MAX_RANGES];
+    struct wire_cur c = wire_cur_read(trailer, 12ull * op->n_ranges);
+    for (uint32_t i = 0; i < op->n_ranges; i++)
+        sums[i] = wire_cur_u64(&c);
+    if (checksum_of_sums(sums, op->n_ranges, op->id.b) != op->checksum)
         return ERR_CORRUPT;
-    uint32_t range = op->payload_bytes / op->n_ranges;
+    uint32_t at = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) {
-        uint64_t want = 0;
-        for (int b = 7; b >= 0; b--)
-            want = want << 8 | sums[8 * i + (uint32_t)b];
-        if (checksum_xxh3(op->buf + (size_t)i * range, range) != want)
+        uint32_t end = wire_cur_u32(&c);
+        if (end < at || end > op->payload_bytes ||
+            checksum_xxh3(op->buf + at, end - at) != sums[i])
             return ERR_CORRUPT;
+        at = end;
     }
-    return 0;
+    return at == op->payload_bytes ? 0 : ERR_CORRUPT;
 }
 
 void disk_op_run(struct disk_op *op) {

@@ -6,11 +6,11 @@
  * Thread: submit and done on the loop thread; disk_op_run() on any. */
 #pragma once
 
-#include "common/compiler.h"
+#include "common/block_id.h"
 #include "common/list.h"
 
 enum disk_op_kind {
-    DISK_READ_BLOCK, /* len bytes, then the checksums of payload and sums */
+    DISK_READ_BLOCK, /* len bytes, then the checksums of the payload and of sums and id */
     DISK_WRITE,
     DISK_SYNC,
     DISK_WRITE_SYNC,
@@ -25,6 +25,7 @@ struct disk_op {
     uint32_t len;                     /* a multiple of 4096 */
     uint32_t payload_bytes, n_ranges; /* READ_BLOCK */
     uint64_t checksum;                /* READ_BLOCK: what the directory says */
+    struct block_id id;               /* READ_BLOCK: whose bytes these must be */
     int rv;                           /* 0, -errno, ERR_CORRUPT */
     void (*done)(struct disk_op *op);
     void *arg;

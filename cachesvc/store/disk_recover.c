@@ -53,7 +53,7 @@ static int scan_table(struct scanner *sc, uint32_t ext, const struct disk_extent
         struct disk_slot_hdr h;
         int rv = disk_slot_decode(table + (size_t)i * DISK_SLOT_HDR_BYTES, &h);
         bool fits = rv == 0 && h.extent_generation == eh->generation &&
-                    (uint64_t)h.payload_len + 8ull * h.n_ranges <= eh->slot_bytes;
+                    (uint64_t)h.payload_len + 12ull * h.n_ranges <= eh->slot_bytes;
         if (!fits) {
             sc->ignored += rv == ERR_CORRUPT || rv == ERR_UNSUPPORTED;
             continue;

@@ -14,6 +14,7 @@ static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t 
     *ret = (struct store_ref){
         .payload = p,
         .sums = p + ns->shape.payload_bytes,
+        .ends = p + ns->shape.payload_bytes + 8 * (size_t)ns->shape.n_ranges,
         .payload_bytes = ns->shape.payload_bytes,
         .n_ranges = ns->shape.n_ranges,
         .checksum = checksum,
@@ -113,6 +114,7 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
         .payload_bytes = s->ns[e->ns].shape.payload_bytes,
         .n_ranges = s->ns[e->ns].shape.n_ranges,
         .checksum = e->checksum,
+        .id = e->id,
         .done = on_read,
     };
     ram_tier_ref(&s->ram, r->ram_slot);

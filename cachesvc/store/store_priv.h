@@ -106,6 +106,7 @@ struct block_store {
     bool has_disk, is_closing;
 
     struct store_ns *ns; /* [max_namespaces] */
+    uint32_t *range_sizes; /* [max_namespaces][CHECKSUM_MAX_RANGES] */
     uint32_t *ns_class;
     uint32_t n_ns;
 
@@ -202,5 +203,6 @@ void store_evict_progress(struct block_store *s);
 /* store_recover.c */
 int store_recover(struct block_store *s, struct errbuf *eb);
 /* block_store.c */
+/* shape without range_sizes: what a slot header says of them; the first registration says the rest. */
 int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
                  const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb);

@@ -133,7 +133,7 @@ int block_store_put_begin(struct store_session *ss, const struct store_put_args 
                           struct store_put **ret, struct errbuf *eb) {
     struct block_store *s = ss->s;
     *ret = NULL;
-    if (a->ns >= s->n_ns || a->n == 0 || a->n > s->cfg.max_put_blocks)
+    if (a->ns >= s->n_ns || !s->ns[a->ns].shape.range_sizes || a->n == 0 || a->n > s->cfg.max_put_blocks)
         return err_set(eb, ERR_INVALID, "put of %u blocks in namespace %u", a->n, a->ns);
     struct list *l = list_pop_front(&s->free_puts);
     if (!l)
@@ -295,16 +295,20 @@ static struct put_blk *block_of_slot(struct block_store *s, uint32_t slot,
     return NULL;
 }
 
-/* Sums behind the payload, zeros behind the sums. Little-endian hosts only, as the rest of the
- * project. */
+/* Sums behind the payload, then where each range ends, then zeros: the slot as it lies on disk.
+ * Little-endian hosts only, as the rest of the project. */
 static bool take_sums(struct block_store *s, const struct store_put *p, uint8_t *payload,
-                      uint64_t want) {
+                      const struct dir_entry *e) {
     const struct store_ns *ns = &s->ns[p->ns];
-    uint64_t *sums = (uint64_t *)(void *)(payload + ns->shape.payload_bytes);
-    uint64_t got = checksum_block(payload, ns->shape.range_bytes, ns->shape.n_ranges, sums);
-    uint32_t end = ns->shape.payload_bytes + 8 * ns->shape.n_ranges;
-    memset(payload + end, 0, ns->slot_bytes - end);
-    return got == want;
+    const struct store_ns_shape *sh = &ns->shape;
+    uint64_t *sums = (uint64_t *)(void *)(payload + sh->payload_bytes);
+    uint64_t got = checksum_block(payload, sh->range_sizes, sh->n_ranges, e->id.b, sums);
+    uint32_t *ends = (uint32_t *)(void *)(sums + sh->n_ranges), end = 0;
+    for (uint32_t i = 0; i < sh->n_ranges; i++)
+        ends[i] = end += sh->range_sizes[i];
+    uint8_t *rest = (uint8_t *)(ends + sh->n_ranges);
+    memset(rest, 0, (size_t)(payload + ns->slot_bytes - rest));
+    return got == e->checksum;
 }
 
 static void kill_block(struct block_store *s, struct store_put *p, struct put_blk *b) {
@@ -330,7 +334,7 @@ int block_store_put_filled(struct block_store *s, struct store_fill *f) {
         ram_tier_unref(&s->ram, f->slot);
         return ERR_CANCELED;
     }
-    bool ok = take_sums(s, p, f->payload, store_at(s, b->entry)->checksum);
+    bool ok = take_sums(s, p, f->payload, store_at(s, b->entry));
     ram_tier_unref(&s->ram, f->slot);
     p->deadline = store_now(s) + s->cfg.put_ttl_ns;
     if (!ok) {

@@ -16,7 +16,7 @@ static void mark_stale(struct block_store *s, uint32_t slot) {
 
 static int find_ns(struct block_store *s, const struct disk_found *f, uint32_t *ret) {
     const struct disk_slot_hdr *h = &f->hdr;
-    struct store_ns_shape shape = {h->payload_len, h->n_ranges, h->payload_len / h->n_ranges};
+    struct store_ns_shape shape = {.payload_bytes = h->payload_len, .n_ranges = h->n_ranges};
     int rv = store_ns_add(s, h->ns, &shape, ret, NULL);
     if (rv == 0 && s->ns[*ret].slot_bytes != slots_bytes(&s->disk.slots, f->slot))
         return ERR_INVALID;

@@ -2,7 +2,7 @@
 """Makes frames.txt: one frame a line, "name hex", from WIRE.md and the .proto files alone.
 
 It shares no code with proto/, on purpose: the unit test compares what our C writes with what this page's
-reader would write. XXH3 values are constants here (python has no XXH3): the checksums of the payloads below.
+reader would write. XXH3-64 is written out below for the lengths that the examples have (python has none).
 """
 import struct
 
@@ -18,6 +18,35 @@ def crc32c(data, crc=0):
         for _ in range(8):
             crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
+
+
+XXH3_SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
+    "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8"
+    "fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364")
+MASK64 = (1 << 64) - 1
+
+
+def xxh3(b):
+    """XXH3-64 of 17 to 128 bytes, seed 0: pairs of 16 bytes from both ends."""
+    assert 17 <= len(b) <= 128
+
+    def mix(at, secret_at):
+        x0, x1 = struct.unpack_from("<QQ", b, at)
+        s0, s1 = struct.unpack_from("<QQ", XXH3_SECRET, secret_at)
+        product = (x0 ^ s0) * (x1 ^ s1)
+        return (product & MASK64) ^ (product >> 64)
+
+    h = len(b) * 0x9E3779B185EBCA87
+    for k in range((len(b) - 1) // 32, -1, -1):
+        h += mix(16 * k, 32 * k) + mix(len(b) - 16 * (k + 1), 32 * k + 16)
+    h &= MASK64
+    h = (h ^ (h >> 37)) * 0x165667919E3779F9 & MASK64
+    return h ^ (h >> 32)
+
+
+def block_sum(sums, ident):
+    return xxh3(b"".join(struct.pack("<Q", n) for n in sums) + ident)
 
 
 def varint(n):
@@ -59,9 +88,10 @@ def block_id(i):
     return bytes((i * 16 + k) & 255 for k in range(32))
 
 
-PAYLOAD = bytes(range(16))  # two ranges of 8 bytes
-RANGE_SUMS = [0x3A1C2D7C85AF88F8, 0x28A3052305D44B01]
-BLOCK_SUM = 0x4C5D044701B1CB5B
+PAYLOAD = bytes(range(192))  # two ranges, of 64 and 128 bytes
+RANGE_SIZES = [64, 128]
+RANGE_SUMS = [xxh3(PAYLOAD[:64]), xxh3(PAYLOAD[64:])]
+BLOCK_SUM = block_sum(RANGE_SUMS, block_id(0))
 IDS = block_id(0) + block_id(1)
 
 FRAMES = [
@@ -74,7 +104,7 @@ FRAMES = [
     ("hello_join", frame("hello", 0, 2, num(1, 1) + num(2, 1) + num(4, 1) + data(5, "secret")
                          + data(6, "worker-a") + data(7, bytes(range(16))), deadline_ms=2000)),
     ("register_ns_req", frame("register_ns", 0, 3, data(1, block_id(9)) + data(2, "b=32\nkv=f16\n")
-                              + num(3, 16) + num(4, 2) + num(5, 8))),
+                              + packed(6, RANGE_SIZES) + num(7, 2) + num(8, 8))),
     ("register_ns_res", frame("register_ns", RESPONSE | END, 3, num(1, 1) + num(2, 4096))),
     ("lookup_req", frame("lookup", 0, 4, num(1, 1) + data(2, IDS) + num(3, 1) + num(4, 3)
                          + data(5, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),

@@ -6,6 +6,8 @@
 
 #define DEADLINE_MS 8000u
 
+const uint32_t node_range_sizes[NODE_RANGES] = {16384, 8192, 24576, 16384};
+
 static void set_str(struct node_fixture *f, const char *name, const char *value) {
     const struct cfg_opt *o = cfg_find(cachesvc_config_table(), name);
     char **at = (char **)(void *)((char *)&f->cfg + o->off);
@@ -108,9 +110,9 @@ void node_fixture_connect(struct node_fixture *f, enum msg_role role, const char
     static const char text[] = "block=32\ndtype=f16\nmodel=test\n";
     struct kv_namespace ns = {.descriptor = text,
                               .descriptor_len = sizeof(text) - 1,
-                              .payload_bytes = NODE_PAYLOAD,
+                              .range_sizes = node_range_sizes,
                               .n_ranges = NODE_RANGES,
-                              .range_bytes = NODE_RANGE_BYTES};
+                              .n_full = NODE_RANGES};
     digest_sha256(text, sizeof(text) - 1, ns.digest);
     memcpy(f->ns_digest, ns.digest, 32);
     f->client = node_fixture_client(f, role, token);
@@ -177,7 +179,8 @@ static int put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32
         range_ptrs[i] = &ranges[i * NODE_RANGES];
         node_payload(tag, first + i, bytes + (size_t)i * NODE_PAYLOAD);
         sums[i] =
-            checksum_block(payload[i], NODE_RANGE_BYTES, NODE_RANGES, &ranges[i * NODE_RANGES]);
+            checksum_block(payload[i], node_range_sizes, NODE_RANGES, ids[first + i].b,
+                           &ranges[i * NODE_RANGES]);
         sums[i] ^= (int)i == lie;
     }
     struct kv_put q = {.ns = f->ns,

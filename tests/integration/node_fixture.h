@@ -10,10 +10,11 @@
 #include "tests/support/tmpdir.h"
 
 #define NODE_RANGES 4u
-#define NODE_RANGE_BYTES 16384u
-#define NODE_PAYLOAD (NODE_RANGES * NODE_RANGE_BYTES)
+#define NODE_PAYLOAD 65536u
 #define NODE_TOKEN "0123456789abcdef-worker"
 #define NODE_ADMIN_TOKEN "0123456789abcdef-admin"
+
+extern const uint32_t node_range_sizes[NODE_RANGES];
 
 struct node_fixture {
     struct test_loop tl;

@@ -22,11 +22,11 @@
 #include "tests/support/tmpdir.h"
 
 #define N_RANGES 4u
-#define RANGE_BYTES 30000u
-#define PAYLOAD_BYTES (N_RANGES * RANGE_BYTES)
+#define PAYLOAD_BYTES 120000u
 #define N_BLOCKS 40u
 #define MAX_NODES 2u
 #define DEADLINE_MS 10000u
+static const uint32_t range_sizes[N_RANGES] = {30016, 64, 59904, 30016};
 #define WORKER_TOKEN "worker-token-0123456789"
 #define ADMIN_TOKEN "admin-token-0123456789"
 
@@ -127,8 +127,8 @@ static void open_client(struct fixture *f, enum msg_role role, const char *token
                                 .name = "roundtrip", .on_node = on_node, .on_node_arg = f};
     static const char text_of_ns[] = "block_tokens=4\nwho=test\n";
     struct kv_namespace ns = {.descriptor = text_of_ns, .descriptor_len = sizeof(text_of_ns) - 1,
-                              .payload_bytes = PAYLOAD_BYTES, .n_ranges = N_RANGES,
-                              .range_bytes = RANGE_BYTES};
+                              .range_sizes = range_sizes, .n_ranges = N_RANGES,
+                              .n_full = N_RANGES};
     digest_sha256(text_of_ns, sizeof(text_of_ns) - 1, ns.digest);
     struct errbuf eb;
     assert_int_equal(kv_client_open(&f->client, &f->loop, &cfg, &eb), 0);
@@ -172,7 +172,7 @@ static struct fixture *setup_nodes(uint32_t n, bool has_tokens) {
         f->dst[i] = calloc(1, PAYLOAD_BYTES);
         for (uint32_t k = 0; k < PAYLOAD_BYTES; k++)
             f->src[i][k] = (uint8_t)(i * 37 + k * 11 + (k >> 7));
-        f->checksum[i] = checksum_block(f->src[i], RANGE_BYTES, N_RANGES, f->sums[i]);
+        f->checksum[i] = checksum_block(f->src[i], range_sizes, N_RANGES, f->chain[i].b, f->sums[i]);
         f->sum_at[i] = f->sums[i];
     }
     return f;

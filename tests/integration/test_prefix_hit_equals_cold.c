@@ -309,6 +309,29 @@ static void test_broken_block_is_computed(void **state) {
     }
 }
 
+/* The cache takes layers of a multiple of 64 bytes: said at start, with the option that made it so. */
+static void test_layers_that_are_no_multiple_of_64_bytes_are_refused(void **state) {
+    (void)state;
+    struct worker_config cfg;
+    struct worker_model m;
+    struct tiny_model tiny;
+    struct errbuf eb = {{0}};
+    struct tiny_spec spec = tiny_spec_of(1 /* F16 */);
+    spec.n_embd = 32;
+    spec.n_head = 16; /* of dimension 2 */
+    spec.n_head_kv = 1;
+    CHECK(cfg_defaults(worker_config_table(), &cfg) == 0);
+    tiny_model_file(&tiny, &spec);
+    struct worker_config mine = cfg;
+    mine.model = tiny.path;
+    mine.block_tokens = 4; /* K and V: 2 * 1 head * 2 * 4 tokens * 2 bytes */
+    mine.digest_cache = "none";
+    assert_int_equal(worker_model_load(&m, &mine, NULL, &eb), ERR_UNSUPPORTED);
+    assert_non_null(strstr(eb.text, "--block-tokens 4: a layer of a KV block has 32 bytes"));
+    remove(tiny.path);
+    cfg_free(worker_config_table(), &cfg);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hit_on_another_worker_equals_cold),
@@ -318,6 +341,7 @@ int main(void) {
         cmocka_unit_test(test_node_killed_after_each_number_of_blocks),
         cmocka_unit_test(test_stalled_node_costs_little_and_nothing_differs),
         cmocka_unit_test(test_broken_block_is_computed),
+        cmocka_unit_test(test_layers_that_are_no_multiple_of_64_bytes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,8 +46,7 @@ static void open_real(struct real *r, const char *dir) {
         fail_msg("%s", eb.text);
     assert_int_equal(block_store_session_open(r->s, &r->ss), 0);
     uint8_t digest[DIGEST_BYTES] = {4};
-    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
-    assert_int_equal(block_store_ns_register(r->s, digest, &shape, &r->ns, &eb), 0);
+    assert_int_equal(block_store_ns_register(r->s, digest, &fx_shape, &r->ns, &eb), 0);
 }
 
 static void turn(struct real *r) {

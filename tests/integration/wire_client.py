@@ -5,7 +5,7 @@
 
 Starts a node on a Unix socket, opens a session with a data connection, puts two blocks, looks them up, fetches
 them, and checks every kind of refusal that the page promises. Frames come from tests/golden/frames.py, which
-shares no code with proto/. Checksums are XXH3 constants of that page (python has none).
+shares no code with proto/.
 """
 import hashlib
 import pathlib
@@ -16,11 +16,12 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
-from frames import (BLOCK_SUM, END, ERROR, METHOD, ONEWAY, PAYLOAD, RANGE_SUMS, RESPONSE,  # noqa: E402
-                    block_id, crc32c, data, frame, num, packed, packed64)
+from frames import (END, ERROR, METHOD, ONEWAY, PAYLOAD, RANGE_SIZES, RANGE_SUMS, RESPONSE,  # noqa: E402
+                    block_id, block_sum, crc32c, data, frame, num, packed, packed64)
 
 DESCRIPTOR = b"block_tokens=4\nwho=python\n"
 METHOD["wait"] = 12
+SHAPE = packed(6, RANGE_SIZES) + num(7, 2) + num(8, 8)
 
 
 def read_varint(b, i):
@@ -100,7 +101,7 @@ def happy_path(path):
     m = conn.call("hello", 1, hello(session))
     assert m.get(14) == 1, m  # the first data connection
     digest = hashlib.sha256(DESCRIPTOR).digest()
-    m = control.call("register_ns", 2, data(1, digest) + data(2, DESCRIPTOR) + num(3, 16) + num(4, 2) + num(5, 8))
+    m = control.call("register_ns", 2, data(1, digest) + data(2, DESCRIPTOR) + SHAPE)
     ns = m[1]
     ids = block_id(0) + block_id(1)
     m = control.call("lookup", 3, num(1, ns) + data(2, ids))
@@ -108,7 +109,7 @@ def happy_path(path):
 
     # Put: both wanted; data on the data connection, COMMIT on control before it: the node waits.
     m = control.call("put_begin", 4, num(1, ns) + data(2, ids) + data(3, bytes(32) + block_id(0)) + packed(4, [0, 1])
-                     + packed64(5, [BLOCK_SUM, BLOCK_SUM]))
+                     + packed64(5, [block_sum(RANGE_SUMS, block_id(i)) for i in (0, 1)]))
     put_id = m[1]
     assert m[2] == b"\0\0", m
     control.s.sendall(frame("put_commit", 0, 5, num(1, put_id) + packed(2, [0, 1]) + num(3, 1)))
@@ -133,7 +134,7 @@ def happy_path(path):
         assert m.get(1, 0) == i and bool(flags & END) == (i == 2), (flags, m)
         if i < 2:
             sums = [int.from_bytes(m[5][k:k + 8], "little") for k in (0, 8)]
-            assert payload == PAYLOAD and sums == RANGE_SUMS and m[4] == BLOCK_SUM, m
+            assert payload == PAYLOAD and sums == RANGE_SUMS and m[4] == block_sum(sums, block_id(i)), m
         else:
             assert m[3] == 1 and payload == b"", m
     control.s.sendall(frame("release", ONEWAY, 9, num(1, lease) + num(2, 2)))
@@ -158,8 +159,7 @@ def refusals(path):
     assert c.call("evict", 3, data(1, block_id(0))) == ("error", 5), "a worker may not evict"
     assert c.call("lookup", 4, b"\xff\xff") == ("error", 13), "garbled message"
     assert c.call("lookup", 5, num(1, 99) + data(2, block_id(0)))[0] == "error", "unknown namespace"
-    assert c.call("register_ns", 6, data(1, bytes(32)) + data(2, DESCRIPTOR) + num(3, 16) + num(4, 2)
-                  + num(5, 8)) == ("error", 1), "digest of another descriptor"
+    assert c.call("register_ns", 6, data(1, bytes(32)) + data(2, DESCRIPTOR) + SHAPE) == ("error", 1), "digest of another descriptor"
     # What ends the connection: one error frame with the code of the page, then the end.
     good = frame("lookup", 0, 7, b"")
     for name, at, value, code in (("version", 4, 9, 14), ("CRC", 28, good[28] ^ 1, 10), ("message", 19, 0x7F, 7),

@@ -2,6 +2,7 @@
 
 #include "common/check.h"
 #include "common/checksum.h"
+#include "proto/kv_route.h"
 
 enum { GRANT_HELLO = 1, GRANT_DATA = 2 };
 
@@ -53,16 +54,36 @@ static struct fake_block *new_block(struct fake_node *n) {
     return b;
 }
 
+static struct fake_ns *new_ns(struct fake_node *n, const uint8_t *digest) {
+    CHECK(n->n_ns < ARRAY_LEN(n->ns));
+    struct fake_ns *ns = &n->ns[n->n_ns++];
+    *ns = (struct fake_ns){0};
+    memcpy(ns->digest, digest, sizeof(ns->digest));
+    return ns;
+}
+
+uint32_t fake_node_add_ns(struct fake_node *n, const uint8_t digest[32], uint64_t payload_bytes,
+                          uint32_t n_ranges) {
+    struct fake_ns *ns = new_ns(n, digest);
+    ns->payload_bytes = payload_bytes;
+    ns->n_ranges = ns->n_full = n_ranges;
+    ns->seg_blocks = KV_ROUTE_SEG_BLOCKS;
+    for (uint32_t i = 0; i < n_ranges; i++)
+        ns->range_sizes[i] = (uint32_t)(payload_bytes / n_ranges);
+    return n->n_ns;
+}
+
 void fake_node_add(struct fake_node *n, uint32_t ns, const struct block_id *id,
-                   const void *payload, uint64_t payload_bytes, uint32_t n_ranges) {
+                   const void *payload) {
+    const struct fake_ns *s = &n->ns[ns - 1];
     struct fake_block *b = new_block(n);
     b->id = *id;
     b->ns = ns;
-    b->payload = malloc(payload_bytes);
-    b->sums = calloc(n_ranges, sizeof(*b->sums));
+    b->payload = malloc(s->payload_bytes);
+    b->sums = calloc(s->n_ranges, sizeof(*b->sums));
     CHECK(b->payload && b->sums);
-    memcpy(b->payload, payload, payload_bytes);
-    b->checksum = checksum_block(b->payload, payload_bytes / n_ranges, n_ranges, b->sums);
+    memcpy(b->payload, payload, s->payload_bytes);
+    b->checksum = checksum_block(b->payload, s->range_sizes, s->n_ranges, id->b, b->sums);
     b->is_visible = true;
 }
 
@@ -117,12 +138,15 @@ static int h_register(void *arg, struct rpc_call *c, struct errbuf *eb) {
     while (i < n->n_ns && memcmp(n->ns[i].digest, m.digest.p, 32) != 0)
         i++;
     if (i == n->n_ns) {
-        CHECK(n->n_ns < ARRAY_LEN(n->ns));
-        memcpy(n->ns[n->n_ns].digest, m.digest.p, 32);
-        n->ns[n->n_ns].payload_bytes = m.payload_bytes;
-        n->ns[n->n_ns++].n_ranges = m.n_ranges;
+        struct fake_ns *ns = new_ns(n, m.digest.p);
+        CHECK(m.n_range_sizes <= ARRAY_LEN(ns->range_sizes));
+        ns->n_ranges = (uint32_t)m.n_range_sizes;
+        ns->n_full = m.n_full;
+        ns->seg_blocks = m.seg_blocks;
+        for (uint32_t k = 0; k < ns->n_ranges; k++)
+            ns->payload_bytes += ns->range_sizes[k] = m.range_sizes[k];
     }
-    struct msg_register_ns_res res = {.ns = i + 1, .slot_bytes = m.payload_bytes};
+    struct msg_register_ns_res res = {.ns = i + 1, .slot_bytes = n->ns[i].payload_bytes};
     return REPLY(register_ns_res, &res);
 }
 
@@ -207,6 +231,8 @@ static void fetch_pump(struct fake_fetch *f) {
         if (f->node->fetch_limit && f->next >= f->node->fetch_limit)
             return;
         const struct fake_block *b = fake_node_find(f->node, &f->ids[f->next]);
+        if (f->node->swap_block >= 0 && f->node->swap_block-- == 0)
+            b = &f->node->blocks[0];
         bool is_last = f->next + 1 == f->n;
         if ((b ? send_hit(f, b, is_last) : send_miss(f, is_last)) == ERR_BUSY)
             return;
@@ -354,8 +380,8 @@ static void put_progress(struct fake_node *n, struct fake_put *p) {
             struct fake_block *b = &n->blocks[p->block[k->indexes[i]]];
             const struct fake_ns *ns = &n->ns[b->ns - 1];
             b->sums = calloc(ns->n_ranges, sizeof(*b->sums));
-            uint64_t sum = checksum_block(b->payload, ns->payload_bytes / ns->n_ranges,
-                                          ns->n_ranges, b->sums);
+            uint64_t sum = checksum_block(b->payload, ns->range_sizes, ns->n_ranges, b->id.b,
+                                          b->sums);
             b->is_visible = sum == b->checksum;
             st[i] = b->is_visible ? MSG_COMMIT_OK : MSG_COMMIT_CORRUPT;
         }
@@ -450,7 +476,8 @@ static int h_list(void *arg, struct rpc_call *c, struct errbuf *eb) {
         info[i] = (struct msg_namespace_info){
             .digest = {n->ns[i].digest, 32}, .descriptor = {(uint8_t *)"block_tokens=4\n", 15},
             .payload_bytes = n->ns[i].payload_bytes, .n_ranges = n->ns[i].n_ranges,
-            .range_bytes = n->ns[i].payload_bytes / n->ns[i].n_ranges};
+            .n_range_sizes = n->ns[i].n_ranges, .range_sizes = n->ns[i].range_sizes,
+            .n_full = n->ns[i].n_full, .seg_blocks = n->ns[i].seg_blocks};
     struct msg_session_info session = {.session = 1, .client_name = "me", .peer = "unix",
                                        .role = MSG_ROLE_ADMIN};
     struct msg_list_res res = {0};
@@ -539,7 +566,8 @@ static void on_gone(void *arg, struct rpc_conn *c) {
 }
 
 int fake_node_open(struct fake_node *n, uv_loop_t *loop, const char *addr, uint16_t node_id) {
-    *n = (struct fake_node){.loop = loop, .node_id = node_id, .corrupt_block = -1, .next_id = 1,
+    *n = (struct fake_node){.loop = loop, .node_id = node_id, .corrupt_block = -1, .swap_block = -1,
+                            .next_id = 1,
                             .lease_ttl_ms = 5000};
     list_init(&n->puts);
     list_init(&n->fetches);

@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "common/block_id.h"
+#include "common/checksum.h"
 #include "common/list.h"
 #include "proto/rpc_server.h"
 #include "proto/wire_msg.h"
@@ -24,7 +25,8 @@ struct fake_block {
 struct fake_ns {
     uint8_t digest[32];
     uint64_t payload_bytes;
-    uint32_t n_ranges;
+    uint32_t n_ranges, n_full, seg_blocks;
+    uint32_t range_sizes[CHECKSUM_MAX_RANGES];
 };
 
 struct fake_put;
@@ -52,6 +54,7 @@ struct fake_node {
     uint16_t fail_method;   /* this one gets fail_err */
     int fail_err;
     int32_t corrupt_block;  /* flip a byte of the n-th block sent from now on; -1: none */
+    int32_t swap_block;     /* answer the n-th block asked for with the first of all blocks; -1: none */
     uint32_t lease_ttl_ms;
     uint32_t fetch_limit;   /* blocks sent of one fetch before it hangs; 0: all */
 };
@@ -61,7 +64,9 @@ int fake_node_open(struct fake_node *n, uv_loop_t *loop, const char *addr, uint1
 /* Drops all connections and stops listening; fake_node_fini() after the loop ran. */
 void fake_node_close(struct fake_node *n);
 void fake_node_fini(struct fake_node *n);
-/* Puts a block directly; payload is copied. */
-void fake_node_add(struct fake_node *n, uint32_t ns, const struct block_id *id, const void *payload,
-                   uint64_t payload_bytes, uint32_t n_ranges);
+/* Adds a namespace of n_ranges equal ranges; its number. */
+uint32_t fake_node_add_ns(struct fake_node *n, const uint8_t digest[32], uint64_t payload_bytes,
+                          uint32_t n_ranges);
+/* Puts a block directly; payload, of its namespace's size, is copied. */
+void fake_node_add(struct fake_node *n, uint32_t ns, const struct block_id *id, const void *payload);
 const struct fake_block *fake_node_find(const struct fake_node *n, const struct block_id *id);

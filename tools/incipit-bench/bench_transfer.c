@@ -28,8 +28,7 @@ struct transfer_opts {
 /* A block size: SmolLM2-135M's and Llama-3-8B's, 32 tokens, f16. */
 static const struct shape {
     const char *name;
-    size_t range_bytes;
-    uint32_t n_ranges;
+    uint32_t range_bytes, n_ranges;
 } shapes[] = {
     {"720 KiB", 24576, 30},
     {"4 MiB", 131072, 32},
@@ -48,6 +47,7 @@ struct transfer {
     uint8_t **dst_at;               /* [n] */
     const uint8_t **src_at;         /* [n] */
     uint64_t *checksum, *range_sum; /* [n], [n][n_ranges] */
+    uint32_t *range_sizes;          /* [n_ranges] */
     const uint64_t **range_at;      /* [n] */
     struct block_id *chain;         /* [n] */
     uint8_t digest[DIGEST_BYTES];
@@ -142,10 +142,11 @@ static int alloc_all(struct transfer *t) {
     t->src_at = alloc_array(t->n, sizeof(*t->src_at));
     t->checksum = alloc_array(t->n, sizeof(*t->checksum));
     t->range_sum = alloc_array((size_t)t->n * t->shape->n_ranges, sizeof(*t->range_sum));
+    t->range_sizes = alloc_array(t->shape->n_ranges, sizeof(*t->range_sizes));
     t->range_at = alloc_array(t->n, sizeof(*t->range_at));
     t->chain = alloc_array(t->n, sizeof(*t->chain));
-    return t->src && t->dst && t->dst_at && t->src_at && t->checksum && t->range_sum && t->range_at &&
-                   t->chain
+    return t->src && t->dst && t->dst_at && t->src_at && t->checksum && t->range_sum &&
+                   t->range_sizes && t->range_at && t->chain
                ? 0
                : ERR_NOMEM;
 }
@@ -158,11 +159,15 @@ static void fill(struct transfer *t) {
         memcpy(t->src + i, &x, 8);
     }
     memset(t->dst, 0, t->n * t->block_bytes);
+    for (uint32_t i = 0; i < t->shape->n_ranges; i++)
+        t->range_sizes[i] = t->shape->range_bytes;
     for (uint32_t i = 0; i < t->n; i++) {
         t->src_at[i] = t->src + i * t->block_bytes;
         t->dst_at[i] = t->dst + i * t->block_bytes;
         uint64_t *sums = t->range_sum + (size_t)i * t->shape->n_ranges;
-        t->checksum[i] = checksum_block(t->src_at[i], t->shape->range_bytes, t->shape->n_ranges, sums);
+        for (uint32_t k = 0; k < t->shape->n_ranges; k++)
+            sums[k] = checksum_xxh3(t->src_at[i] + (size_t)k * t->shape->range_bytes,
+                                    t->shape->range_bytes);
         t->range_at[i] = sums;
     }
 }
@@ -174,6 +179,7 @@ static void free_all(struct transfer *t) {
     free(t->src_at);
     free(t->checksum);
     free(t->range_sum);
+    free(t->range_sizes);
     free(t->range_at);
     free(t->chain);
 }
@@ -186,8 +192,8 @@ static int make_namespace(struct transfer *t) {
                              t->block_bytes, t->shape->n_ranges);
     digest_sha256(text, (size_t)len, t->digest);
     struct kv_namespace ns = {.descriptor = text, .descriptor_len = (size_t)len,
-                              .payload_bytes = t->block_bytes, .n_ranges = t->shape->n_ranges,
-                              .range_bytes = t->shape->range_bytes};
+                              .range_sizes = t->range_sizes, .n_ranges = t->shape->n_ranges,
+                              .n_full = t->shape->n_ranges};
     memcpy(ns.digest, t->digest, sizeof(ns.digest));
     return kv_client_namespace(t->client, &ns, &t->ns);
 }
@@ -210,6 +216,8 @@ static void new_chain(struct transfer *t, uint32_t rep) {
         tok[i] = (int32_t)(rep * MAX_BLOCKS + i);
     const struct block_chain_cfg cfg = {.namespace_digest = t->digest, .block_tok = 1};
     block_chain(d, &cfg, tok, t->n, t->chain);
+    for (uint32_t i = 0; i < t->n; i++)
+        t->checksum[i] = checksum_of_sums(t->range_at[i], t->shape->n_ranges, t->chain[i].b);
 }
 
 static void on_put(void *arg, int rv, const struct kv_put_res *res) {
@@ -318,7 +326,7 @@ static void run_close(struct transfer *t) {
 
 static int run_one(const struct transfer_opts *o, bool tcp, const struct shape *s,
                    struct bench_report *r, struct errbuf *eb) {
-    struct transfer t = {.shape = s, .block_bytes = s->range_bytes * s->n_ranges};
+    struct transfer t = {.shape = s, .block_bytes = (size_t)s->range_bytes * s->n_ranges};
     t.n = (uint32_t)MIN(((size_t)o->mib << 20) / t.block_bytes, (size_t)MAX_BLOCKS);
     uv_loop_init(&t.loop);
     uv_timer_init(&t.loop, &t.guard);

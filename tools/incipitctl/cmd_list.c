@@ -65,7 +65,13 @@ static void json_namespace(struct ctl *c, const struct msg_namespace_info *n) {
                 (struct str){(const char *)n->descriptor.p, n->descriptor.n});
     ctl_json_u64(c, "payload_bytes", n->payload_bytes);
     ctl_json_u64(c, "n_ranges", n->n_ranges);
-    ctl_json_u64(c, "range_bytes", n->range_bytes);
+    json_w_key(&c->w, "range_sizes");
+    json_w_arr(&c->w);
+    for (size_t i = 0; i < n->n_range_sizes; i++)
+        json_w_u64(&c->w, n->range_sizes[i]);
+    json_w_end(&c->w);
+    ctl_json_u64(c, "n_full", n->n_full);
+    ctl_json_u64(c, "seg_blocks", n->seg_blocks);
     ctl_json_u64(c, "slot_bytes", n->slot_bytes);
     ctl_json_u64(c, "blocks_ram", n->blocks_ram);
     ctl_json_u64(c, "blocks_disk", n->blocks_disk);

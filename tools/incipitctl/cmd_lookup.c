@@ -13,6 +13,7 @@ struct lookup {
     struct ctl *c;
     /* namespace */
     struct kv_namespace ns;
+    uint32_t range_sizes[CHECKSUM_MAX_RANGES];
     char *descriptor;
     uint32_t n_namespaces, block_tok;
     /* prompt */
@@ -50,9 +51,14 @@ static void on_namespaces(void *arg, int rv, const char *text, const struct msg_
         memcpy(l->ns.digest, n->digest.p, 32);
         l->ns.descriptor = l->descriptor;
         l->ns.descriptor_len = n->descriptor.n;
-        l->ns.payload_bytes = n->payload_bytes;
-        l->ns.n_ranges = n->n_ranges;
-        l->ns.range_bytes = n->range_bytes;
+        if (n->n_range_sizes > ARRAY_LEN(l->range_sizes))
+            rv = ERR_PROTO;
+        else if (n->n_range_sizes)
+            memcpy(l->range_sizes, n->range_sizes, n->n_range_sizes * sizeof(*n->range_sizes));
+        l->ns.range_sizes = l->range_sizes;
+        l->ns.n_ranges = (uint32_t)n->n_range_sizes;
+        l->ns.n_full = n->n_full;
+        l->ns.seg_blocks = n->seg_blocks;
     }
     ctl_done(l->c, rv, text);
 }

@@ -66,22 +66,27 @@ static void print_slot(const struct disk_slot_hdr *h) {
            h->payload_len, h->n_ranges, (unsigned long long)h->checksum);
 }
 
-/* The payload's ranges against the sums behind it, the list of sums against the header. NULL: they agree. */
+/* The payload's ranges against the sums behind it, sums and id against the header. NULL: they agree. */
 static const char *verify(const uint8_t *slot, const struct disk_slot_hdr *h) {
-    if (h->n_ranges == 0 || h->payload_len % h->n_ranges)
-        return "the ranges do not divide the payload";
-    size_t range_bytes = h->payload_len / h->n_ranges;
-    uint64_t *sums = alloc_array(h->n_ranges, sizeof(*sums));
-    if (!sums)
-        return "no memory";
-    uint64_t sum = checksum_block(slot, range_bytes, h->n_ranges, sums);
-    const char *why = sum == h->checksum ? NULL : "the payload's checksum is not the header's";
-    struct wire_cur c = wire_cur_read(slot + h->payload_len, 8 * (size_t)h->n_ranges);
-    for (uint32_t i = 0; i < h->n_ranges && !why; i++)
-        if (wire_cur_u64(&c) != sums[i])
-            why = "a range's checksum in the slot is not its bytes'";
-    free(sums);
-    return why;
+    uint64_t sums[CHECKSUM_MAX_RANGES], in_slot[CHECKSUM_MAX_RANGES];
+    uint32_t sizes[CHECKSUM_MAX_RANGES], at = 0;
+    struct wire_cur c = wire_cur_read(slot + h->payload_len, 12 * (size_t)h->n_ranges);
+    for (uint32_t i = 0; i < h->n_ranges; i++)
+        in_slot[i] = wire_cur_u64(&c);
+    for (uint32_t i = 0; i < h->n_ranges; i++) {
+        uint32_t end = wire_cur_u32(&c);
+        if (end < at || end > h->payload_len)
+            return "the ranges' ends do not rise within the payload";
+        sizes[i] = end - at;
+        at = end;
+    }
+    if (at != h->payload_len)
+        return "the ranges end before the payload does";
+    if (checksum_block(slot, sizes, h->n_ranges, h->id.b, sums) != h->checksum)
+        return "the payload's checksum is not the header's";
+    return memcmp(sums, in_slot, h->n_ranges * sizeof(*sums)) == 0
+               ? NULL
+               : "a range's checksum in the slot is not its bytes'";
 }
 
 static void broken(struct dump *d, uint64_t off, const char *why) {
@@ -114,8 +119,8 @@ static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uin
     d->n_blocks++;
     printf("  slot at %llu: ", (unsigned long long)slot_off);
     print_slot(&h);
-    if (h.payload_len + 8ull * h.n_ranges > eh->slot_bytes) {
-        broken(d, entry_off, "payload and sums are longer than the slot");
+    if (h.payload_len + 12ull * h.n_ranges > eh->slot_bytes) {
+        broken(d, entry_off, "payload and trailer are longer than the slot");
         return 0;
     }
     if (!d->verify)

@@ -30,11 +30,6 @@ size_t kv_layout_v_off(const struct kv_layout *l, uint32_t layer, uint32_t head,
     return layer * kv_layout_layer_bytes(l) + half_bytes(l) + elem * l->elem_bytes;
 }
 
-uint64_t kv_block_checksum(const uint8_t *page, size_t page_bytes, uint32_t n_ranges, uint64_t *ranges) {
-    CHECK(n_ranges && n_ranges <= KV_BLOCK_MAX_RANGES && page_bytes % n_ranges == 0);
-    return checksum_block(page, page_bytes / n_ranges, n_ranges, ranges);
-}
-
 uint64_t kv_block_rows_hash(const struct kv_layout *l, const uint8_t *page, uint32_t n_tok) {
     CHECK(n_tok <= l->block_tok);
     struct checksum_stream *s = checksum_stream_new();

@@ -3,7 +3,7 @@
  *   [layer 0..L-1] { K [kv_head][d][token]   V [kv_head][token][d] }     f16 or f32, little-endian
  *
  * The same bytes in a page, on the wire and in a slot. A layer is one contiguous range with an XXH3-64 of
- * its own; the block's checksum is XXH3-64 over the list of them.
+ * its own; the block's checksum covers the list of them and the id (common/checksum.h).
  *
  * Thread: any. Units: offsets and sizes in bytes. */
 #pragma once
@@ -20,11 +20,6 @@ size_t kv_layout_layer_bytes(const struct kv_layout *l); /* one range */
 size_t kv_layout_page_bytes(const struct kv_layout *l);
 size_t kv_layout_k_off(const struct kv_layout *l, uint32_t layer, uint32_t head, uint32_t d, uint32_t tok);
 size_t kv_layout_v_off(const struct kv_layout *l, uint32_t layer, uint32_t head, uint32_t tok, uint32_t d);
-
-#define KV_BLOCK_MAX_RANGES 512u
-
-/* ranges [n_ranges] out; returns the block checksum. page_bytes is a multiple of n_ranges. */
-uint64_t kv_block_checksum(const uint8_t *page, size_t page_bytes, uint32_t n_ranges, uint64_t *ranges);
 
 /* XXH3-64 over the first n_tok rows of all layers: equal for two pages that hold the same rows, whatever
  * lies in the rest. For comparisons in tests and tools. */

@@ -2,6 +2,7 @@
 #include "worker/kv/prefix_put.h"
 
 #include "common/check.h"
+#include "common/checksum.h"
 
 struct kv_chain *kv_chain_new(uint32_t cap) {
     struct kv_chain *c = calloc(1, sizeof(*c) + (size_t)cap * sizeof(c->ids[0]));
@@ -37,10 +38,10 @@ void prefix_put_job_fini(struct put_job *j) {
     free(TAKE_PTR(j->ranges));
 }
 
-void prefix_put_init(struct prefix_put *q, struct kv_remote *r, struct loop_work *work, size_t page_bytes,
-                     uint32_t n_ranges) {
+void prefix_put_init(struct prefix_put *q, struct kv_remote *r, struct loop_work *work,
+                     const uint32_t *range_sizes, uint32_t n_ranges) {
     *q = (struct prefix_put){
-        .r = r, .work = work, .page_bytes = page_bytes, .n_ranges = n_ranges};
+        .r = r, .work = work, .range_sizes = range_sizes, .n_ranges = n_ranges};
     list_init(&q->queue);
     list_init(&q->flying);
 }
@@ -98,8 +99,9 @@ static void on_put_done(void *arg, int rv, const struct kv_put_res *res) {
 static int run_checksums(struct loop_job *w) {
     struct put_job *j = CONTAINER_OF(w, struct put_job, work);
     for (uint32_t i = 0; i < j->n; i++)
-        j->checksum[i] = kv_block_checksum(j->bytes[i], j->q->page_bytes, j->q->n_ranges,
-                                           j->ranges + (size_t)i * j->q->n_ranges);
+        j->checksum[i] = checksum_block(j->bytes[i], j->q->range_sizes, j->q->n_ranges,
+                                        j->chain->ids[j->first + i].b,
+                                        j->ranges + (size_t)i * j->q->n_ranges);
     return 0;
 }
 

@@ -57,7 +57,7 @@ struct prefix_put_result {
 struct prefix_put {
     struct kv_remote *r;
     struct loop_work *work;
-    size_t page_bytes;
+    const uint32_t *range_sizes; /* [n_ranges], borrowed */
     uint32_t n_ranges;
     struct list queue;  /* waiting */
     struct list flying; /* checksums or call under way */
@@ -68,8 +68,8 @@ struct prefix_put {
     void *arg;
 };
 
-void prefix_put_init(struct prefix_put *q, struct kv_remote *r, struct loop_work *work, size_t page_bytes,
-                     uint32_t n_ranges);
+void prefix_put_init(struct prefix_put *q, struct kv_remote *r, struct loop_work *work,
+                     const uint32_t *range_sizes, uint32_t n_ranges);
 void prefix_put_add(struct prefix_put *q, struct put_job *take_job);
 /* Nothing is started any more; waiting jobs end as dropped, flying ones as canceled. */
 void prefix_put_close(struct prefix_put *q);

@@ -26,7 +26,8 @@ struct engine_fwd {
     int (*step)(void *ctx, const struct fwd_seq *seqs, uint32_t n_seqs);
     void *ctx;
     uint32_t n_vocab;
-    size_t page_bytes; /* one KV block: n_ranges equal ranges, one a layer */
+    size_t page_bytes; /* one KV block: n_ranges ranges, one a layer */
+    const uint32_t *range_sizes; /* [n_ranges] */
     uint32_t n_ranges;
     bool decode_private; /* numerics blas: pages with a decoded row are neither indexed nor put */
 };

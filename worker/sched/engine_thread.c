@@ -459,7 +459,7 @@ static void init_loop_part(struct engine *e, struct engine_loop *l) {
     list_init(&l->seqs);
     if (!e->cfg.remote)
         return;
-    prefix_put_init(&l->put, e->cfg.remote, e->cfg.work, e->cfg.fwd.page_bytes, e->cfg.fwd.n_ranges);
+    prefix_put_init(&l->put, e->cfg.remote, e->cfg.work, e->cfg.fwd.range_sizes, e->cfg.fwd.n_ranges);
     l->put.on_done = on_put_done;
     l->put.arg = e;
     prefix_touch_init(&l->touch, e->cfg.remote);

@@ -58,6 +58,13 @@ static uint64_t fx_mono(const struct clock *c) {
 static uint64_t fx_wall(const struct clock *c) {
     return CONTAINER_OF(c, struct store_fx, clk)->wall_ns;
 }
+const uint32_t fx_range_sizes[FX_RANGES] = {64, 1920, 1024, 1024};
+const struct store_ns_shape fx_shape = {.payload_bytes = FX_PAYLOAD,
+                                        .n_ranges = FX_RANGES,
+                                        .n_full = 3,
+                                        .seg_blocks = 8,
+                                        .range_sizes = fx_range_sizes};
+
 static void on_gone(void *arg, const struct block_id *id) {
     (void)id;
     ((struct store_fx *)arg)->n_gone++;
@@ -79,8 +86,7 @@ int store_fx_start(struct store_fx *f, struct errbuf *eb) {
         return rv;
     assert_int_equal(block_store_session_open(f->s, &f->ss), 0);
     uint8_t digest[DIGEST_BYTES] = {1, 2, 3};
-    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
-    assert_int_equal(block_store_ns_register(f->s, digest, &shape, &f->ns, eb), 0);
+    assert_int_equal(block_store_ns_register(f->s, digest, &fx_shape, &f->ns, eb), 0);
     return 0;
 }
 
@@ -192,7 +198,7 @@ uint64_t fx_checksum(uint32_t chain, uint32_t depth, uint32_t variant) {
     uint8_t p[FX_PAYLOAD];
     uint64_t sums[FX_RANGES];
     fx_payload(chain, depth, variant, p);
-    return checksum_block(p, FX_PAYLOAD / FX_RANGES, FX_RANGES, sums);
+    return checksum_block(p, fx_range_sizes, FX_RANGES, fx_id(chain, depth).b, sums);
 }
 
 struct store_put_block fx_block(uint32_t chain, uint32_t depth, uint32_t variant) {
@@ -241,9 +247,8 @@ uint32_t store_fx_put(struct store_fx *f, uint32_t chain, uint32_t from, uint32_
 
 uint32_t store_fx_ns(struct store_fx *f, uint8_t key) {
     uint8_t digest[DIGEST_BYTES] = {9, 9, key};
-    struct store_ns_shape shape = {FX_PAYLOAD, FX_RANGES, FX_PAYLOAD / FX_RANGES};
     uint32_t ns;
-    assert_int_equal(block_store_ns_register(f->s, digest, &shape, &ns, NULL), 0);
+    assert_int_equal(block_store_ns_register(f->s, digest, &fx_shape, &ns, NULL), 0);
     return ns;
 }
 

@@ -14,8 +14,10 @@
 #include "cachesvc/store/block_store.h"
 #include "cachesvc/store/disk_io.h"
 
-#define FX_PAYLOAD 4064u /* with 4 ranges: one 4 KiB slot */
+#define FX_PAYLOAD 4032u /* with 4 ranges: one 4 KiB slot */
 #define FX_RANGES 4u
+extern const uint32_t fx_range_sizes[FX_RANGES];
+extern const struct store_ns_shape fx_shape;
 #define FX_SLOT 4096u
 
 struct fx_exec {

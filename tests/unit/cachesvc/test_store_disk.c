@@ -173,6 +173,38 @@ static void test_bad_bytes_on_disk_are_a_miss_for_good(void **state) {
     store_fx_close(&f);
 }
 
+/* Slot headers do not say where ranges end: that waits for the first registration, reads do not. */
+static void test_a_namespace_found_on_disk_learns_its_ranges(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 64);
+    uint8_t digest[DIGEST_BYTES] = {77};
+    uint32_t own = f.ns, ns;
+    assert_int_equal(block_store_ns_register(f.s, digest, &fx_shape, &f.ns, NULL), 0);
+    store_fx_put(&f, 1, 0, 2);
+    f.ns = own;
+    store_fx_restart(&f, false);
+    assert_int_equal(block_store_ns_find(f.s, digest, &ns), 0);
+    struct store_ns_info info;
+    block_store_ns_info(f.s, ns, &info);
+    assert_int_equal(info.n_disk, 2);
+    assert_null(info.shape.range_sizes);
+    own = f.ns;
+    f.ns = ns;
+    assert_int_equal(store_fx_fetch(&f, 1, 1), 0);
+    struct store_ns_shape other = fx_shape;
+    other.payload_bytes += 64;
+    const uint32_t sizes[FX_RANGES] = {64, 1920, 1024, 1088};
+    other.range_sizes = sizes;
+    assert_int_equal(block_store_ns_register(f.s, digest, &other, &ns, NULL), ERR_INVALID);
+    assert_int_equal(block_store_ns_register(f.s, digest, &fx_shape, &ns, NULL), 0);
+    block_store_ns_info(f.s, ns, &info);
+    assert_memory_equal(info.shape.range_sizes, fx_range_sizes, sizeof(fx_range_sizes));
+    assert_int_equal(store_fx_put(&f, 1, 2, 3), 1);
+    f.ns = own;
+    store_fx_close(&f);
+}
+
 static void test_a_read_error_drops_the_block(void **state) {
     (void)state;
     struct store_fx f;
@@ -409,6 +441,7 @@ int main(void) {
         cmocka_unit_test(test_disk_evicts_leaf_first_to_nothing),
         cmocka_unit_test(test_lru_after_restart_keeps_parents_longest),
         cmocka_unit_test(test_bad_bytes_on_disk_are_a_miss_for_good),
+        cmocka_unit_test(test_a_namespace_found_on_disk_learns_its_ranges),
         cmocka_unit_test(test_a_read_error_drops_the_block),
         cmocka_unit_test(test_evict_survives_a_crash),
         cmocka_unit_test(test_flush_also_clears_what_eviction_forgot),

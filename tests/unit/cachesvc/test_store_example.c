@@ -44,7 +44,7 @@ static void put_chain(struct store_fx *f, const struct block_id *ids, uint32_t n
         b[i] = (struct store_put_block){
             .id = ids[i],
             .depth = i,
-            .checksum = checksum_block(payload, FX_PAYLOAD / FX_RANGES, FX_RANGES, sums)};
+            .checksum = checksum_block(payload, fx_range_sizes, FX_RANGES, ids[i].b, sums)};
         if (i > 0)
             b[i].parent = ids[i - 1];
     }

@@ -248,7 +248,7 @@ static uint32_t put_big(struct store_fx *f, uint32_t ns, uint32_t bytes, uint32_
     uint8_t *p = calloc(1, bytes), st;
     memset(p, (int)key, bytes);
     uint64_t sum;
-    b.checksum = checksum_block(p, bytes, 1, &sum);
+    b.checksum = checksum_block(p, &bytes, 1, b.id.b, &sum);
     struct store_put *put;
     assert_int_equal(block_store_put_begin(f->ss, &a, &st, &put, NULL), 0);
     uint32_t done = 0;
@@ -271,7 +271,8 @@ static void move_extents(uint32_t n_disk) {
     struct store_fx f;
     store_fx_open(&f, 64, n_disk);
     uint8_t digest[DIGEST_BYTES] = {55};
-    struct store_ns_shape shape = {3 * FX_SLOT, 1, 3 * FX_SLOT};
+    const uint32_t size = 3 * FX_SLOT;
+    struct store_ns_shape shape = {size, 1, 1, 8, &size};
     uint32_t big;
     assert_int_equal(block_store_ns_register(f.s, digest, &shape, &big, NULL), 0);
     for (uint32_t c = 0; c < 40; c++) {
@@ -335,7 +336,8 @@ static void test_old_headers_die_with_their_generation(void **state) {
     struct store_fx f;
     store_fx_open(&f, 64, 16);
     uint8_t digest[DIGEST_BYTES] = {55};
-    struct store_ns_shape shape = {3 * FX_SLOT, 1, 3 * FX_SLOT};
+    const uint32_t size = 3 * FX_SLOT;
+    struct store_ns_shape shape = {size, 1, 1, 8, &size};
     uint32_t big;
     assert_int_equal(block_store_ns_register(f.s, digest, &shape, &big, NULL), 0);
     store_fx_put(&f, 1, 0, 16);

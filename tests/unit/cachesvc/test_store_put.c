@@ -41,6 +41,61 @@ static void test_nothing_is_visible_before_commit(void **state) {
     store_fx_close(&f);
 }
 
+/* F23: bytes with checksums that fit each other, under another block's name: stored under that name, and
+ * whoever fetched it computed with another block's K and V. */
+static void test_bytes_of_another_block_are_corrupt(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 0);
+    struct store_put_block b = fx_block(1, 0, 0);
+    b.checksum = fx_checksum(2, 0, 0);
+    uint8_t st;
+    struct store_put *p;
+    assert_int_equal(begin(&f, &b, 1, &st, &p), 0);
+    struct store_fill fl;
+    assert_int_equal(block_store_put_open(p, 0, &fl), 0);
+    fx_payload(2, 0, 0, fl.payload);
+    assert_int_equal(block_store_put_filled(f.s, &fl), ERR_CORRUPT);
+    assert_int_equal(store_fx_where(&f, 1, 0), STORE_ABSENT);
+    block_store_put_end(p);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+/* Where the ranges of a block end is part of what its namespace is. */
+static void test_shapes(void **state) {
+    (void)state;
+    struct store_fx f;
+    uint8_t digest[DIGEST_BYTES] = {77};
+    uint32_t ns, again, sizes[FX_RANGES];
+    store_fx_open(&f, 8, 0);
+    memcpy(sizes, fx_range_sizes, sizeof(sizes));
+    struct store_ns_shape sh = fx_shape;
+    sh.range_sizes = sizes;
+    sizes[0] = 100;
+    sh.payload_bytes += 36;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), ERR_INVALID);
+    sizes[0] = 64;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), ERR_INVALID); /* the sum */
+    sh.payload_bytes -= 36;
+    sh.n_full = FX_RANGES + 1;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), ERR_INVALID);
+    sh.n_full = FX_RANGES;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), 0);
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), 0);
+    assert_int_equal(again, ns);
+    sh.seg_blocks++;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), ERR_INVALID);
+    sh.seg_blocks--;
+    sh.n_full--;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), ERR_INVALID);
+    sh.n_full++;
+    sizes[2] += 64;
+    sizes[3] -= 64;
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), ERR_INVALID);
+    store_fx_close(&f);
+}
+
 static void on_commit(void *arg, uint32_t n_done) {
     *(int *)arg = (int)n_done;
 }
@@ -325,6 +380,8 @@ static void test_a_full_directory_makes_room_and_stays_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_visible_before_commit),
+        cmocka_unit_test(test_bytes_of_another_block_are_corrupt),
+        cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_commit_waits_for_the_payloads_it_names),
         cmocka_unit_test(test_statuses_of_known_ids),
         cmocka_unit_test(test_a_bad_block_refuses_itself_and_what_stands_on_it),

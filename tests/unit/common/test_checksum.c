@@ -36,18 +36,25 @@ static void test_crc32c(void **state) {
 
 static void test_xxh3_and_blocks(void **state) {
     (void)state;
-    /* the example of proto/WIRE.md */
-    uint8_t b[16];
-    uint64_t r[2];
-    for (uint8_t i = 0; i < 16; i++)
+    /* the example of proto/WIRE.md: two ranges of 64 and 128 bytes; sums by tests/golden/frames.py */
+    static const uint32_t sizes[2] = {64, 128};
+    uint8_t b[192], id[32], other[32] = {0};
+    uint64_t r[2], all[CHECKSUM_MAX_RANGES] = {0};
+    for (uint8_t i = 0; i < 192; i++)
         b[i] = i;
-    assert_true(checksum_block(b, 8, 2, r) == 0x4c5d044701b1cb5bull);
-    assert_true(r[0] == 0x3a1c2d7c85af88f8ull);
-    assert_true(r[1] == 0x28a3052305d44b01ull);
-    assert_true(checksum_of_list(r, 2) == 0x4c5d044701b1cb5bull);
+    for (uint8_t i = 0; i < 32; i++)
+        id[i] = i;
+    assert_true(checksum_block(b, sizes, 2, id, r) == 0xcec2d40f23060544ull);
+    assert_true(r[0] == 0x6187eb9089b0ed55ull);
+    assert_true(r[1] == 0x4e9e12f3c5267f30ull);
+    assert_true(checksum_of_sums(r, 2, id) == 0xcec2d40f23060544ull);
     assert_true(checksum_xxh3("", 0) == 0x2d06800538d394c2ull); /* xxHash's own test vector */
-    b[15] ^= 1;
-    assert_true(checksum_block(b, 8, 2, r) != 0x4c5d044701b1cb5bull);
+    /* F23: another block's name over the same bytes and sums */
+    assert_true(checksum_of_sums(r, 2, other) != 0xcec2d40f23060544ull);
+    b[191] ^= 1;
+    assert_true(checksum_block(b, sizes, 2, id, r) != 0xcec2d40f23060544ull);
+    assert_true(checksum_of_sums(all, CHECKSUM_MAX_RANGES, id) !=
+                checksum_of_sums(all, CHECKSUM_MAX_RANGES - 1, id));
 }
 
 static void test_stream_equals_whole(void **state) {

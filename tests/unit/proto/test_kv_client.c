@@ -12,10 +12,11 @@
 #include "tests/support/fault.h"
 
 #define N_RANGES 6u
-#define RANGE_BYTES 20000u
-#define PAYLOAD_BYTES (N_RANGES * RANGE_BYTES)
+#define PAYLOAD_BYTES 120000u
 #define MAX_BLOCKS 64u
 #define DEADLINE_MS 5000u
+
+static const uint32_t range_sizes[N_RANGES] = {20032, 64, 39936, 30016, 29888, 64};
 
 /* A client, up to three nodes, and a chain with recognisable payloads. */
 struct fixture {
@@ -77,8 +78,8 @@ static void open_client(struct fixture *f, const char *token, uint32_t n_data) {
     struct errbuf eb;
     assert_int_equal(kv_client_open(&f->client, &f->loop, &cfg, &eb), 0);
     struct kv_namespace ns = {.digest = {1, 2, 3}, .descriptor = "a=1\n", .descriptor_len = 4,
-                              .payload_bytes = PAYLOAD_BYTES, .n_ranges = N_RANGES,
-                              .range_bytes = RANGE_BYTES};
+                              .range_sizes = range_sizes, .n_ranges = N_RANGES,
+                              .n_full = N_RANGES};
     assert_int_equal(kv_client_namespace(f->client, &ns, &f->ns), 0);
 }
 
@@ -90,7 +91,7 @@ static void make_chain(struct fixture *f) {
         assert_true(f->payload[i] && f->dst[i]);
         for (uint32_t k = 0; k < PAYLOAD_BYTES; k++)
             f->payload[i][k] = (uint8_t)(k * 31 + i * 7 + (k >> 8));
-        f->checksum[i] = checksum_block(f->payload[i], RANGE_BYTES, N_RANGES, f->sums[i]);
+        f->checksum[i] = checksum_block(f->payload[i], range_sizes, N_RANGES, f->chain[i].b, f->sums[i]);
     }
 }
 
@@ -309,7 +310,7 @@ static void test_put_of_many_blocks_is_cut_into_begins(void **state) {
         digest_sha256(&seed, sizeof(seed), chain[i].b);
         payload[i] = f->payload[i % MAX_BLOCKS];
         sums[i] = f->sums[i % MAX_BLOCKS];
-        checksum[i] = f->checksum[i % MAX_BLOCKS];
+        checksum[i] = checksum_of_sums(sums[i], N_RANGES, chain[i].b);
     }
     struct kv_put q = {.ns = f->ns, .chain = chain, .n = N, .payload = payload,
                        .checksum = checksum, .range_checksums = sums, .deadline_ms = DEADLINE_MS};
@@ -339,7 +340,7 @@ static void test_put_other_checksum_is_conflict(void **state) {
     struct fixture *f = *state;
     put_and_wait(f, 0, 1);
     f->payload[0][5] ^= 1;
-    f->checksum[0] = checksum_block(f->payload[0], RANGE_BYTES, N_RANGES, f->sums[0]);
+    f->checksum[0] = checksum_block(f->payload[0], range_sizes, N_RANGES, f->chain[0].b, f->sums[0]);
     put_and_wait(f, 0, 1);
     assert_int_equal(f->put.n_conflict, 1);
     assert_int_equal(f->put_status[0], ERR_CONFLICT);
@@ -351,6 +352,19 @@ static void test_put_wrong_checksum_is_corrupt(void **state) {
     put_and_wait(f, 0, 1);
     assert_int_equal(f->put_status[0], ERR_CORRUPT);
     assert_null(fake_node_find(&f->nodes[0], &f->chain[0]));
+}
+
+/* F23: a node answers block 3 with block 0's bytes, sums and checksum, which fit each other: taken, and
+ * a wrong token that no check sees. The checksum covers the id, so it is a bad block, and a miss. */
+static void test_fetch_of_another_blocks_bytes_is_corrupt(void **state) {
+    struct fixture *f = *state;
+    put_and_wait(f, 0, 8);
+    f->nodes[0].swap_block = 3;
+    assert_int_equal(do_fetch(f, 0, 8, DEADLINE_MS, NULL), 0);
+    run_until(f, &f->n_done, 2);
+    assert_int_equal(f->rv, 0);
+    assert_int_equal(f->fetch.n_ok, 7);
+    assert_int_equal(f->fetch.n_corrupt, 1);
 }
 
 static void test_put_names_parent_and_depth(void **state) {
@@ -757,8 +771,13 @@ static void test_bad_arguments_are_refused(void **state) {
     q.ns = f->ns;
     q.deadline_ms = 0;
     assert_int_equal(kv_client_lookup(f->client, &q, on_lookup, f, NULL), ERR_INVALID);
-    struct kv_namespace ns = {.payload_bytes = 7, .n_ranges = 2, .range_bytes = 4};
+    const uint32_t odd[2] = {64, 63}, none[2] = {64, 0};
+    struct kv_namespace ns = {.range_sizes = odd, .n_ranges = 2};
     uint32_t out;
+    assert_int_equal(kv_client_namespace(f->client, &ns, &out), ERR_INVALID);
+    ns.range_sizes = none;
+    assert_int_equal(kv_client_namespace(f->client, &ns, &out), ERR_INVALID);
+    ns = (struct kv_namespace){.range_sizes = range_sizes, .n_ranges = N_RANGES, .n_full = 7};
     assert_int_equal(kv_client_namespace(f->client, &ns, &out), ERR_INVALID);
 }
 
@@ -773,6 +792,7 @@ int main(void) {
         T(test_put_wrong_checksum_is_corrupt, setup_tcp),
         T(test_put_names_parent_and_depth, setup_tcp),
         T(test_fetch_flipped_bit_is_corrupt_and_only_that_block, setup_tcp),
+        T(test_fetch_of_another_blocks_bytes_is_corrupt, setup_tcp),
         T(test_fetch_skips_blocks_without_destination, setup_tcp),
         T(test_lookup_lease_is_released_once, setup_tcp),
         T(test_leases_are_renewed_until_given_back, setup_no_client),

@@ -22,6 +22,7 @@ struct golden {
 static char root[512];
 static struct golden golden[64]; /* test data, filled once by main() */
 static size_t n_golden;
+static const uint32_t range_sizes[2] = {64, 128};
 
 static void load(void) {
     char path[600], line[4 * MAX_FRAME];
@@ -108,19 +109,19 @@ static void test_session_frames(void **state) {
                 .session_token = {session, 16});
     CHECK_FRAME("register_ns_req", register_ns_req, WIRE_REGISTER_NS, 0, 3, 0, NULL, 0,
                 .digest = {ns.b, 32}, .descriptor = {(const uint8_t *)"b=32\nkv=f16\n", 12},
-                .payload_bytes = 16, .n_ranges = 2, .range_bytes = 8);
+                .n_range_sizes = 2, .range_sizes = range_sizes, .n_full = 2, .seg_blocks = 8);
     CHECK_FRAME("register_ns_res", register_ns_res, WIRE_REGISTER_NS, REPLY, 3, 0, NULL, 0,
                 .ns = 1, .slot_bytes = 4096);
 }
 
 static void test_read_frames(void **state) {
     struct block_id ids[2] = {bid(0), bid(1)};
-    uint8_t payload[16];
+    uint8_t payload[192];
     uint64_t sums[2];
     (void)state;
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 192; i++)
         payload[i] = (uint8_t)i;
-    uint64_t sum = checksum_block(payload, 8, 2, sums);
+    uint64_t sum = checksum_block(payload, range_sizes, 2, ids[0].b, sums);
     CHECK_FRAME("lookup_req", lookup_req, WIRE_LOOKUP, 0, 4, 50, NULL, 0, .ns = 1, .n_ids = 2,
                 .ids = ids, .have = 1, .flags = MSG_LOOKUP_F_TOUCH | MSG_LOOKUP_F_LEASE,
                 .traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
@@ -129,7 +130,7 @@ static void test_read_frames(void **state) {
                 .lease_first = 1, .lease_count = 1, .lease_ttl_ms = 5000);
     CHECK_FRAME("fetch_req", fetch_req, WIRE_FETCH, 0, 5, 250, NULL, 0, .ns = 1, .n_ids = 2,
                 .ids = ids);
-    CHECK_FRAME("fetch_block", fetch_block, WIRE_FETCH, WIRE_F_RESPONSE, 5, 0, payload, 16,
+    CHECK_FRAME("fetch_block", fetch_block, WIRE_FETCH, WIRE_F_RESPONSE, 5, 0, payload, 192,
                 .index = 0, .count = 1, .checksum = sum, .n_range_checksums = 2,
                 .range_checksums = sums, .n_ranges = 2);
     CHECK_FRAME("fetch_miss", fetch_block, WIRE_FETCH, REPLY, 5, 0, NULL, 0, .index = 1,
@@ -142,19 +143,19 @@ static void test_read_frames(void **state) {
 static void test_put_frames(void **state) {
     struct block_id ids[2] = {bid(0), bid(1)}, parents[2] = {{{0}}, bid(0)};
     uint32_t depths[2] = {0, 1}, indexes[1] = {0};
-    uint8_t payload[16];
+    uint8_t payload[192];
     uint64_t sums[2];
     (void)state;
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 192; i++)
         payload[i] = (uint8_t)i;
-    uint64_t checksums[2] = {checksum_block(payload, 8, 2, sums), 99};
+    uint64_t checksums[2] = {checksum_block(payload, range_sizes, 2, ids[0].b, sums), 99};
     CHECK_FRAME("put_begin_req", put_begin_req, WIRE_PUT_BEGIN, 0, 7, 0, NULL, 0, .ns = 1,
                 .n_ids = 2, .ids = ids, .n_parents = 2, .parents = parents, .n_depths = 2,
                 .depths = depths, .n_checksums = 2, .checksums = checksums,
                 .block_flags = {(const uint8_t *)"\0\1", 2}, .group = 5, .priority = 1);
     CHECK_FRAME("put_begin_res", put_begin_res, WIRE_PUT_BEGIN, REPLY, 7, 0, NULL, 0,
                 .put_id = 12, .status = {(const uint8_t *)"\0\1", 2}, .ttl_ms = 30000);
-    CHECK_FRAME("put_data", put_data, WIRE_PUT_DATA, WIRE_F_ONEWAY, 8, 0, payload, 16,
+    CHECK_FRAME("put_data", put_data, WIRE_PUT_DATA, WIRE_F_ONEWAY, 8, 0, payload, 192,
                 .put_id = 12, .n_range_checksums = 2, .range_checksums = sums);
     CHECK_FRAME("put_commit_req", put_commit_req, WIRE_PUT_COMMIT, 0, 9, 0, NULL, 0,
                 .put_id = 12, .n_indexes = 1, .indexes = indexes, .last = true);

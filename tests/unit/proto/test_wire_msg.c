@@ -76,7 +76,7 @@ static void test_every_field_of_every_message_is_written(void **state) {
     for (size_t i = 0; i < n_wire_samples; i++) {
         const struct wire_sample *s = &wire_samples[i];
         assert_int_equal(encode(f, s, s->m, f->a), 0);
-        uint64_t want = (1ull << s->n_fields) - 1;
+        uint64_t want = ((1ull << s->n_fields) - 1) & ~s->reserved;
         if (fields_in(f->a->data, f->a->len) != want)
             fail_msg("%s: fields %llx", s->name,
                      (unsigned long long)fields_in(f->a->data, f->a->len));

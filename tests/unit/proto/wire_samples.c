@@ -16,7 +16,7 @@ SAMPLE(error) = {.code = 3, .text = "busy", .retry_after_ms = 20};
 SAMPLE(ack) = {.count = 1ull << 40};
 SAMPLE(hello_req) = {1, 2, 3, 1, BYTES("secret"), "name", B16, B16};
 SAMPLE(hello_res) = {1, 2, 3, 4, B16, "node", "0.1.0", 5, 6, 7, 8, 9, 10, 11};
-SAMPLE(register_ns_req) = {B32, BYTES("a=1\n"), 100, 10, 10};
+SAMPLE(register_ns_req) = {B32, BYTES("a=1\n"), 3, u32s, 2, 8};
 SAMPLE(register_ns_res) = {1, 4096, 5};
 SAMPLE(lookup_req) = {.ns = 1, IDS, .have = 1, .flags = 3, .traceparent = "00-1", .claim_ms = 4};
 SAMPLE(lookup_res) = {.status = BYTES("\1\2\0"), .n_prefix = 2, .lease_id = 3, .lease_first = 1,
@@ -56,7 +56,8 @@ SAMPLE(list_req) = {1, BYTES("cur"), 10, B32};
 #define BLOCK_INFO                                                                                 \
     {B32, B32, B32, 1, 1, 3, 4, 100, 5, 6, 7, 8, 9, 10, 11, B16, 12, true}
 static const struct msg_block_info blocks[1] = {BLOCK_INFO};
-static const struct msg_namespace_info namespaces[1] = {{B32, BYTES("a=1\n"), 1, 2, 3, 4, 5, 6}};
+static const struct msg_namespace_info namespaces[1] = {
+    {B32, BYTES("a=1\n"), 1, 2, 4, 5, 6, 3, u32s, 7, 8}};
 static const struct msg_session_info sessions[1] = {{1, "w", "p:1", 1, 2, 3, 4, 5}};
 SAMPLE(list_res) = {1, 1, 1, blocks, namespaces, sessions, BYTES("next")};
 SAMPLE(inspect_req) = {B32};
@@ -89,9 +90,10 @@ WIRE_MSGS_KV(X)
 WIRE_MSGS_ADMIN(X)
 #undef X
 
-#define ROW(name, n_fields) {#name, n_fields, name##_enc, name##_dec, &name}
+#define ROW_BUT(name, n_fields, reserved) {#name, n_fields, reserved, name##_enc, name##_dec, &name}
+#define ROW(name, n_fields) ROW_BUT(name, n_fields, 0)
 const struct wire_sample wire_samples[] = {
-    ROW(error, 3), ROW(ack, 1), ROW(hello_req, 8), ROW(hello_res, 14), ROW(register_ns_req, 5),
+    ROW(error, 3), ROW(ack, 1), ROW(hello_req, 8), ROW(hello_res, 14), ROW_BUT(register_ns_req, 8, 0x1c),
     ROW(register_ns_res, 3), ROW(lookup_req, 6), ROW(lookup_res, 12), ROW(touch_req, 3),
     ROW(fetch_req, 7), ROW(fetch_block, 9), ROW(cancel_req, 2), ROW(put_begin_req, 11),
     ROW(put_begin_res, 3), ROW(put_data, 3), ROW(put_commit_req, 3), ROW(put_commit_res, 1),

@@ -7,7 +7,8 @@
 /* A message as a table row: the type's two functions and an instance. */
 struct wire_sample {
     const char *name;
-    int n_fields; /* highest field number; all below exist */
+    int n_fields;      /* highest field number */
+    uint64_t reserved; /* bit i - 1 for each number i below it that does not exist */
     int (*encode)(struct bump *scratch, const void *m, struct buf *dst);
     int (*decode)(struct bump *scratch, const uint8_t *p, size_t n, void *ret, struct errbuf *eb);
     const void *m;

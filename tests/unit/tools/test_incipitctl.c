@@ -44,20 +44,19 @@ static void run_node(int ready_fd, uint32_t n_ns) {
     uv_loop_t loop;
     struct fake_node n;
     struct block_id ids[N_BLOCKS];
-    uint8_t payload[64] = {0};
+    uint8_t payload[128] = {0};
     uv_loop_init(&loop);
     if (fake_node_open(&n, &loop, "127.0.0.1:0", 1) < 0)
         _exit(1);
     n.token = TOKEN;
-    n.n_ns = n_ns;
     for (uint32_t i = 0; i < n_ns; i++) {
-        n.ns[i].payload_bytes = sizeof(payload);
-        n.ns[i].n_ranges = 2;
-        memset(n.ns[i].digest, 5 + (int)i, 32);
+        uint8_t digest[32];
+        memset(digest, 5 + (int)i, sizeof(digest));
+        fake_node_add_ns(&n, digest, sizeof(payload), 2);
     }
     make_ids(ids);
     for (uint32_t i = 0; i < 5; i++) /* the first five of the chain are resident */
-        fake_node_add(&n, 1, &ids[i], payload, sizeof(payload), 2);
+        fake_node_add(&n, 1, &ids[i], payload);
     if (write(ready_fd, &n.port, sizeof(n.port)) != sizeof(n.port))
         _exit(1);
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -276,7 +275,7 @@ static void test_lookup_wants_a_choice_of_namespace(void **state) {
 static void test_evict_and_flush(void **state) {
     struct fixture *f = *state;
     assert_int_equal(ctl(f, "evict", f->ids[0], "--dry-run", NULL), CTL_OK);
-    assert_non_null(strstr(f->out, "would evict 1 blocks, 64 B"));
+    assert_non_null(strstr(f->out, "would evict 1 blocks, 128 B"));
     assert_int_equal(ctl(f, "--json", "evict", f->ids[0], f->ids[7], NULL), CTL_OK);
     assert_int_equal(json_field(f, "blocks"), 1);
     assert_int_equal(ctl(f, "inspect", f->ids[0], NULL), CTL_FAILED);

@@ -68,7 +68,7 @@ static void test_slotdump_shows_blocks_and_finds_broken_ones(void **state) {
     assert_int_equal(count(out, ": id "), 6);
     for (uint32_t i = 0; i < 4; i++)
         has_block(out, 1, i);
-    assert_non_null(strstr(out, "payload 4064 bytes, 4 ranges"));
+    assert_non_null(strstr(out, "payload 4032 bytes, 4 ranges"));
     assert_non_null(strstr(out, "1 extents in use, 6 blocks read, "));
     assert_non_null(strstr(out, " 0 broken\n"));
     assert_int_equal(count(out, ": empty"), 0);

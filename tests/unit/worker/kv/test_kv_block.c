@@ -56,28 +56,11 @@ static void test_rows_hash_ignores_unfilled_rows(void **state) {
     assert_int_not_equal(kv_block_rows_hash(&L, a, 4), kv_block_rows_hash(&L, a, 5));
 }
 
-static void test_checksum_is_per_layer_and_over_the_list(void **state) {
-    (void)state;
-    uint8_t a[4096];
-    uint64_t r[2], r2[2];
-    for (size_t i = 0; i < sizeof(a); i++)
-        a[i] = (uint8_t)(i * 13);
-    size_t n = kv_layout_page_bytes(&L);
-    uint64_t sum = kv_block_checksum(a, n, 2, r);
-    assert_int_equal(r[1], checksum_xxh3(a + n / 2, n / 2));
-    assert_int_equal(sum, checksum_of_list(r, 2));
-    a[n - 1] ^= 1;
-    assert_int_not_equal(kv_block_checksum(a, n, 2, r2), sum);
-    assert_int_equal(r2[0], r[0]);
-    assert_int_not_equal(r2[1], r[1]);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_design_page_size),
         cmocka_unit_test(test_offsets_cover_the_page_once),
         cmocka_unit_test(test_rows_hash_ignores_unfilled_rows),
-        cmocka_unit_test(test_checksum_is_per_layer_and_over_the_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

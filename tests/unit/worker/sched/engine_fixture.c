@@ -7,6 +7,8 @@
 
 /* --- the model --- */
 
+static const uint32_t range_sizes[FX_RANGES] = {FX_PAGE / FX_RANGES, FX_PAGE / FX_RANGES};
+
 static uint64_t mix(uint64_t a, uint64_t b) {
     return sample_random(a, b);
 }
@@ -352,6 +354,7 @@ void engine_fx_init(struct engine_fx *f) {
                 .ctx = &f->model,
                 .n_vocab = FX_VOCAB,
                 .page_bytes = FX_PAGE,
+                .range_sizes = range_sizes,
                 .n_ranges = FX_RANGES},
         .namespace_digest = {1, 2, 3},
         .block_tok = FX_B,
