@@ -129,7 +129,12 @@ static void on_readyz(struct http_req *r, void *arg) {
 }
 
 void http_metrics_routes(struct http_metrics *h, struct http_route *routes) {
-    routes[0] = (struct http_route){"GET", "/metrics", on_metrics, h};
-    routes[1] = (struct http_route){"GET", "/healthz", on_healthz, h};
-    routes[2] = (struct http_route){"GET", "/readyz", on_readyz, h};
+    static const struct {
+        const char *path;
+        http_handler_cb cb;
+    } rows[HTTP_METRICS_ROUTES] = {
+        {"/metrics", on_metrics}, {"/healthz", on_healthz}, {"/readyz", on_readyz}};
+    for (size_t i = 0; i < HTTP_METRICS_ROUTES; i++)
+        routes[i] = (struct http_route){
+            .method = "GET", .path = rows[i].path, .cb = rows[i].cb, .arg = h, .is_probe = true};
 }

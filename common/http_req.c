@@ -45,14 +45,16 @@ const char *http_status_text(int status) {
     return "Status";
 }
 
-struct http_req *http_req_new(struct http_server *s, struct http_conn *c) {
+struct http_req *http_req_new(struct http_link *c) {
     struct http_req *r = calloc(1, sizeof(*r));
     if (!r)
         return NULL;
-    r->s = s;
+    r->s = c->s;
     r->c = c;
+    r->peer = c->peer;
+    r->peer->n_refs++;
     r->start_ns = uv_hrtime();
-    http_server_req_made(s);
+    r->s->n_reqs++;
     return r;
 }
 
@@ -60,11 +62,34 @@ void http_req_free(struct http_req *r) {
     if (!r)
         return;
     struct http_server *s = r->s;
+    if (r->c)
+        r->c->req = NULL;
     strbuf_fini(&r->head);
     strbuf_fini(&r->body);
     strbuf_fini(&r->reply_headers);
+    share_give(&r->peer->bodies, r->body_bytes);
+    http_peer_unref(r->peer);
     free(r);
-    http_server_req_freed(s);
+    s->n_reqs--;
+    s->on_freed(s);
+}
+
+void http_peer_unref(struct http_peer *p) {
+    if (--p->n_refs)
+        return;
+    share_user_fini(&p->bodies);
+    list_remove(&p->link);
+    free(p);
+}
+
+int http_req_add_body(struct http_req *r, const char *p, size_t n) {
+    if (n > r->s->cfg.max_body_bytes - r->body.len)
+        return 413;
+    if (!share_take(&r->peer->bodies, n))
+        return 503;
+    r->body_bytes += n;
+    strbuf_add(&r->body, p, n);
+    return r->body.oom ? 503 : 0;
 }
 
 static struct str span(const struct http_req *r, struct http_span at) {
@@ -72,7 +97,7 @@ static struct str span(const struct http_req *r, struct http_span at) {
 }
 
 const char *http_req_method(const struct http_req *r) {
-    return r->method;
+    return r->method ? r->method : "";
 }
 
 /* The target in origin form; "http://host/path" loses its first part, as RFC 9112 §3.2.2 asks. */
@@ -117,6 +142,13 @@ struct str http_req_body(const struct http_req *r) {
     return strbuf_view(&r->body);
 }
 
+uint32_t http_req_count_header(const struct http_req *r, const char *name) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_headers; i++)
+        n += str_eq_nocase(span(r, r->headers[i].name), str_of(name));
+    return n;
+}
+
 uint64_t http_req_start_ns(const struct http_req *r) {
     return r->start_ns;
 }
@@ -135,7 +167,7 @@ void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *a
 }
 
 bool http_req_is_gone(const struct http_req *r) {
-    return !r->c || sm_at(&r->c->sm) == CONN_DROPPED;
+    return !r->c || http_conn_is_gone(&r->c->conn);
 }
 
 int http_reply_header(struct http_req *r, const char *name, const char *value) {
@@ -157,9 +189,9 @@ static void add_head(struct http_req *r, int status, const char *ctype, int64_t 
     strbuf_addf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_status_text(status), date);
     if (ctype)
         strbuf_addf(out, "Content-Type: %s\r\n", ctype);
-    if (length >= 0)
+    if (length >= 0 && status != 204)
         strbuf_addf(out, "Content-Length: %" PRId64 "\r\n", length);
-    else if (!r->is_http10)
+    else if (length < 0 && !r->is_http10)
         strbuf_addz(out, "Transfer-Encoding: chunked\r\n");
     if (close)
         strbuf_addz(out, "Connection: close\r\n");
@@ -171,18 +203,18 @@ static void add_head(struct http_req *r, int status, const char *ctype, int64_t 
 
 /* Takes r off its connection and frees it; the connection goes on. */
 static void end(struct http_req *r, bool close_after) {
-    struct http_conn *c = r->c;
-    if (c) {
+    struct http_link *c = r->c;
+    if (c && !http_conn_is_gone(&c->conn)) {
         c->req = NULL;
-        if (sm_at(&c->sm) != CONN_DROPPED)
-            http_conn_answered(c, close_after);
+        r->c = NULL;
+        http_conn_answered(&c->conn, close_after);
     }
     http_req_free(r);
 }
 
 static bool must_close(const struct http_req *r) {
-    return !r->keep_alive || http_server_is_draining(r->s) ||
-           r->c->n_requests >= http_server_cfg_of(r->s)->max_requests_per_conn;
+    return !r->keep_alive || r->body_left || r->s->draining ||
+           r->c->n_requests >= r->s->cfg.max_requests_per_conn;
 }
 
 void http_reply(struct http_req *r, int status, const char *ctype, struct str body) {
@@ -196,9 +228,9 @@ void http_reply(struct http_req *r, int status, const char *ctype, struct str bo
     strbuf_init(&head);
     add_head(r, status, ctype, (int64_t)body.n, close, &head);
     if (head.oom)
-        http_conn_drop(r->c);
+        http_conn_drop(&r->c->conn);
     else
-        http_conn_write(r->c, strbuf_view(&head), r->is_head ? STR("") : body, STR(""));
+        http_conn_write(&r->c->conn, strbuf_view(&head), r->is_head ? STR("") : body, STR(""));
     strbuf_fini(&head);
     end(r, close);
 }
@@ -241,6 +273,18 @@ void http_reply_error(struct http_req *r, int status, const char *type, const ch
     strbuf_fini(&json);
 }
 
+void http_req_refuse(struct http_req *r, int status, const char *text) {
+    CHECK(!r->handed_out);
+    r->handed_out = true;
+    r->keep_alive = false;
+    r->s->stats.bad_total++;
+    log_debug(r->s->cfg.log, "http request refused", "status=%d why=%s", status, text);
+    if (status == 503)
+        (void)http_reply_header(r, "Retry-After", "1");
+    http_reply_error(r, status, status == 503 ? "server_error" : "invalid_request_error", NULL, NULL,
+                     "%s", text);
+}
+
 int http_stream_begin(struct http_req *r, int status, const char *ctype) {
     CHECK(!r->streaming);
     r->streaming = true;
@@ -253,15 +297,15 @@ int http_stream_begin(struct http_req *r, int status, const char *ctype) {
     r->keep_alive = !must_close(r);
     add_head(r, status, ctype, -1, !r->keep_alive, &head);
     if (head.oom)
-        http_conn_drop(r->c);
+        http_conn_drop(&r->c->conn);
     else
-        http_conn_write(r->c, strbuf_view(&head), STR(""), STR(""));
+        http_conn_write(&r->c->conn, strbuf_view(&head), STR(""), STR(""));
     strbuf_fini(&head);
     return http_req_is_gone(r) ? ERR_CLOSED : 0;
 }
 
 size_t http_stream_unsent(const struct http_req *r) {
-    return http_req_is_gone(r) ? 0 : r->c->unsent;
+    return http_req_is_gone(r) ? 0 : r->c->conn.unsent;
 }
 
 int http_stream_write(struct http_req *r, const void *p, size_t n) {
@@ -270,15 +314,15 @@ int http_stream_write(struct http_req *r, const void *p, size_t n) {
         return ERR_CLOSED;
     if (n == 0 || r->is_head)
         return 0; /* an empty chunk would be the last one */
-    size_t max = http_server_cfg_of(r->s)->max_unsent_bytes;
-    if (r->c->unsent > max || (r->c->unsent && n > max - r->c->unsent))
+    size_t max = r->s->cfg.max_unsent_bytes;
+    if (r->c->conn.unsent > max || (r->c->conn.unsent && n > max - r->c->conn.unsent))
         return ERR_BUSY;
     char size[24];
     int len = snprintf(size, sizeof(size), "%zx\r\n", n);
     if (r->is_http10)
-        http_conn_write(r->c, STR(""), (struct str){p, n}, STR(""));
+        http_conn_write(&r->c->conn, STR(""), (struct str){p, n}, STR(""));
     else
-        http_conn_write(r->c, (struct str){size, (size_t)len}, (struct str){p, n}, STR("\r\n"));
+        http_conn_write(&r->c->conn, (struct str){size, (size_t)len}, (struct str){p, n}, STR("\r\n"));
     return http_req_is_gone(r) ? ERR_CLOSED : 0;
 }
 
@@ -291,13 +335,13 @@ void http_stream_on_drained(struct http_req *r, void (*cb)(struct http_req *r, v
 void http_stream_end(struct http_req *r) {
     CHECK(r->streaming);
     if (!http_req_is_gone(r) && !r->is_http10 && !r->is_head)
-        http_conn_write(r->c, STR("0\r\n\r\n"), STR(""), STR(""));
+        http_conn_write(&r->c->conn, STR("0\r\n\r\n"), STR(""), STR(""));
     end(r, !r->keep_alive);
 }
 
 void http_stream_abort(struct http_req *r) {
     CHECK(r->streaming);
     if (!http_req_is_gone(r))
-        http_conn_drop(r->c);
+        http_conn_drop(&r->c->conn);
     end(r, true);
 }

@@ -1,7 +1,6 @@
-/* Listener, connections and parsing. Requests and answers: http_req.c. */
+/* Listener, who may connect and stay, routes. */
 #include "common/http_server.h"
 
-#include <errno.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -9,54 +8,30 @@
 #include "common/check.h"
 #include "common/http_priv.h"
 
-#define LINGER_MS 1000u
-#define LINGER_MAX_BYTES (1u << 20)
-#define TRAILER_MAX_BYTES 8192u
-#define REFUSED_EXTRA 64u /* connections over the limit that are told so at one time */
-#define READ_BYTES (64u << 10)
+/* Connections beyond max_conns that may show whether they are a probe. */
+#define PROBES_EXTRA 64u
+/* A half-closed peer is asked whether it is there: soon again, since the first question only brings
+ * the reset of one that is not, then now and then. */
+#define PROBE_SOON_MS 100u
+#define PROBE_EVERY_MS 5000u
+#define CLOSE_FLUSH_MS 1000u
 
-static const struct sm_state conn_states[CONN_STATE_NR] = {
-    [CONN_IDLE] = {"idle", SM_INITIAL, BIT(CONN_HEAD) | BIT(CONN_FLUSH) | BIT(CONN_DROPPED)},
-    [CONN_HEAD] = {"head", 0,
-                   BIT(CONN_BODY) | BIT(CONN_HANDLE) | BIT(CONN_FLUSH) | BIT(CONN_DROPPED)},
-    [CONN_BODY] = {"body", 0, BIT(CONN_HANDLE) | BIT(CONN_FLUSH) | BIT(CONN_DROPPED)},
-    [CONN_HANDLE] = {"handle", 0, BIT(CONN_FLUSH) | BIT(CONN_DROPPED)},
-    [CONN_FLUSH] = {"flush", 0, BIT(CONN_IDLE) | BIT(CONN_LINGER) | BIT(CONN_DROPPED)},
-    [CONN_LINGER] = {"linger", 0, BIT(CONN_DROPPED)},
-    [CONN_DROPPED] = {"dropped", SM_FINAL, 0},
-};
-
-enum head_scan { SCAN_BEFORE, SCAN_HEAD, SCAN_AFTER };
-
-struct http_server {
-    uv_loop_t *loop;
-    struct http_server_cfg cfg;
-    union {
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } listener;
-    bool listener_open, is_unix, draining, closing;
-    char unix_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    llhttp_settings_t settings;
-    struct list conns;
-    struct http_conn *spare; /* for accept() when memory is out; see on_connection() */
-    bool accept_waits;       /* a connection could not be accepted for lack of the spare */
-    uint32_t n_reqs;
-    struct http_server_stats stats;
-    char read_buf[READ_BYTES]; /* one read is parsed or copied before the next begins */
-    void (*close_cb)(void *arg);
-    void *close_arg;
-};
-
-static void conn_feed(struct http_conn *c, const char *p, size_t n);
-static void conn_next(struct http_conn *c);
+static struct http_link *link_of(struct http_conn *conn) {
+    return CONTAINER_OF(conn, struct http_link, conn);
+}
 
 /* --- closing --- */
+
+static void on_flush_closed(uv_handle_t *h);
 
 static void server_release(struct http_server *s) {
     if (!s->closing || s->listener_open || s->stats.conns || s->n_reqs)
         return;
+    if (s->flush_open) {
+        if (!uv_is_closing((uv_handle_t *)&s->flush))
+            uv_close((uv_handle_t *)&s->flush, on_flush_closed);
+        return;
+    }
     void (*cb)(void *arg) = s->close_cb;
     void *arg = s->close_arg;
     free(s->spare);
@@ -65,19 +40,16 @@ static void server_release(struct http_server *s) {
         cb(arg);
 }
 
-void http_server_req_made(struct http_server *s) {
-    s->n_reqs++;
-}
-
-void http_server_req_freed(struct http_server *s) {
-    s->n_reqs--;
+static void on_flush_closed(uv_handle_t *h) {
+    struct http_server *s = h->data;
+    s->flush_open = false;
     server_release(s);
 }
 
 static void on_connection(uv_stream_t *listener, int status);
 
 /* The memory of a closed connection becomes the spare again if that was used. */
-static void conn_recycle(struct http_server *s, struct http_conn *c) {
+static void link_recycle(struct http_server *s, struct http_link *c) {
     if (s->spare) {
         free(c);
         return;
@@ -89,19 +61,19 @@ static void conn_recycle(struct http_server *s, struct http_conn *c) {
     }
 }
 
-static void on_conn_closed(uv_handle_t *h) {
-    struct http_conn *c = h->data;
-    if (--c->live)
-        return;
+static void on_conn_closed(struct http_conn *conn) {
+    struct http_link *c = link_of(conn);
     struct http_server *s = c->s;
-    struct http_req *r = c->req;
-    bool handed_out = r && r->method; /* a handler owns it and will end it */
+    struct http_req *r = TAKE_PTR(c->req);
     list_remove(&c->link);
     s->stats.conns--;
     strbuf_fini(&c->pending);
-    conn_recycle(s, c);
-    if (handed_out) {
+    if (c->peer)
+        http_peer_unref(c->peer);
+    link_recycle(s, c);
+    if (r)
         r->c = NULL;
+    if (r && r->handed_out) { /* a handler owns it and will end it */
         if (r->gone_cb)
             r->gone_cb(r, r->gone_arg); /* may end r, and with it the server */
         else
@@ -114,318 +86,21 @@ static void on_conn_closed(uv_handle_t *h) {
         server_release(s);
 }
 
-void http_conn_drop(struct http_conn *c) {
-    if (sm_at(&c->sm) == CONN_DROPPED)
-        return;
-    sm_move(&c->sm, CONN_DROPPED);
-    uv_close((uv_handle_t *)&c->h.stream, on_conn_closed);
-    uv_close((uv_handle_t *)&c->timer, on_conn_closed);
-}
-
-/* --- timer --- */
-
-static void conn_fail(struct http_conn *c, int status, const char *text);
-static void on_timer(uv_timer_t *t);
-
-static void arm(struct http_conn *c, uint32_t ms) {
-    uv_timer_start(&c->timer, on_timer, ms, 0);
-}
-
-static void arm_stall(struct http_conn *c) {
-    c->queue_seen = uv_stream_get_write_queue_size(&c->h.stream);
-    arm(c, c->s->cfg.stall_timeout_ms);
-}
-
-static void on_timer(uv_timer_t *t) {
-    struct http_conn *c = t->data;
-    switch (sm_at(&c->sm)) {
-    case CONN_HEAD:
-    case CONN_BODY:
-        conn_fail(c, 408, "the request did not arrive in time");
-        break;
-    case CONN_HANDLE:
-    case CONN_FLUSH:
-        if (uv_stream_get_write_queue_size(&c->h.stream) < c->queue_seen)
-            arm_stall(c); /* slow, but it moves */
-        else
-            http_conn_drop(c);
-        break;
-    default:
-        http_conn_drop(c);
-        break;
-    }
-}
-
-/* --- writing --- */
-
-struct write_req {
-    uv_write_t req;
-    struct http_conn *c;
-    size_t n;
-    char data[];
-};
-
-static void on_shutdown(uv_shutdown_t *req, int status) {
-    (void)req;
-    (void)status; /* the linger timer ends it in any case */
-}
-
-static void flushed(struct http_conn *c) {
-    if (!c->close_after) {
-        sm_move(&c->sm, CONN_IDLE);
-        conn_next(c);
-        return;
-    }
-    /* Close in two steps: unread bytes at close() would make the kernel send RST, which can destroy
-     * the answer on its way (RFC 9112 §9.6). */
-    if (uv_shutdown(&c->shutdown, &c->h.stream, on_shutdown) < 0) {
-        http_conn_drop(c);
-        return;
-    }
-    sm_move(&c->sm, CONN_LINGER);
-    arm(c, LINGER_MS);
-}
-
-static void on_written(uv_write_t *req, int status) {
-    struct write_req *w = CONTAINER_OF(req, struct write_req, req);
-    struct http_conn *c = w->c;
-    c->unsent -= w->n;
-    free(w);
-    if (sm_at(&c->sm) == CONN_DROPPED)
-        return;
-    if (status < 0) {
-        http_conn_drop(c);
-        return;
-    }
-    if (c->unsent) {
-        arm_stall(c);
-        return;
-    }
-    uv_timer_stop(&c->timer);
-    if (sm_at(&c->sm) == CONN_FLUSH)
-        flushed(c);
-    else if (c->req && c->req->drained_cb)
-        c->req->drained_cb(c->req, c->req->drained_arg);
-}
-
-void http_conn_write(struct http_conn *c, struct str a, struct str b, struct str z) {
-    size_t n = a.n + b.n + z.n;
-    if (sm_at(&c->sm) == CONN_DROPPED)
-        return;
-    struct write_req *w = malloc(sizeof(*w) + n);
-    if (!w) {
-        http_conn_drop(c);
-        return;
-    }
-    w->c = c;
-    w->n = n;
-    struct str parts[] = {a, b, z};
-    size_t off = 0;
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
-        if (parts[i].n)
-            memcpy(w->data + off, parts[i].p, parts[i].n);
-        off += parts[i].n;
-    }
-    uv_buf_t buf = uv_buf_init(w->data, (unsigned)n);
-    if (uv_write(&w->req, &c->h.stream, &buf, 1, on_written) < 0) {
-        free(w);
-        http_conn_drop(c);
-        return;
-    }
-    if (!c->unsent)
-        arm_stall(c);
-    c->unsent += n;
-}
-
-void http_conn_answered(struct http_conn *c, bool close_after) {
-    c->close_after = close_after;
-    sm_move(&c->sm, CONN_FLUSH);
-    if (!c->unsent) /* all of a stream was sent: go on from the loop, not from inside the caller */
-        http_conn_write(c, STR(""), STR(""), STR(""));
-}
-
-/* An answer of the server's own to a request that no handler sees; ends the connection. */
-static void conn_fail(struct http_conn *c, int status, const char *text) {
-    if (!c->req)
-        c->req = http_req_new(c->s, c);
-    if (!c->req) {
-        http_conn_drop(c);
-        return;
-    }
-    CHECK(!c->req->method); /* not handed out */
-    c->s->stats.bad_total++;
-    c->req->method = "";
-    c->req->keep_alive = false;
-    log_debug(c->s->cfg.log, "http request refused", "status=%d why=%s", status, text);
-    http_reply_error(c->req, status, status == 503 ? "server_error" : "invalid_request_error", NULL,
-                     NULL, "%s", text);
-}
-
-/* --- parsing --- */
-
-static int refuse(struct http_conn *c, int status, const char *text) {
-    c->fail_status = status;
-    c->fail_text = text;
-    return HPE_USER;
-}
-
-static int on_url(llhttp_t *p, const char *at, size_t n) {
-    struct http_req *r = ((struct http_conn *)p->data)->req;
-    r->target.n += (uint32_t)n; /* first in the buffer, so it is contiguous */
-    strbuf_add(&r->head, at, n);
-    return 0;
-}
-
-static int on_header_field(llhttp_t *p, const char *at, size_t n) {
-    struct http_conn *c = p->data;
-    struct http_req *r = c->req;
-    if (c->head_done) {
-        c->trailer_bytes += n; /* trailers are read and dropped */
-        return c->trailer_bytes > TRAILER_MAX_BYTES ? refuse(c, 431, "trailers too large") : 0;
-    }
-    if (r->n_headers == 0 || c->value_open) { /* a new one */
-        if (r->n_headers == HTTP_HEADERS_MAX)
-            return refuse(c, 431, "too many headers");
-        strbuf_addc(&r->head, '\0');
-        r->headers[r->n_headers].name = (struct http_span){(uint32_t)r->head.len, 0};
-        r->n_headers++;
-        c->value_open = false;
-    }
-    r->headers[r->n_headers - 1].name.n += (uint32_t)n;
-    strbuf_add(&r->head, at, n);
-    return 0;
-}
-
-static int on_header_value(llhttp_t *p, const char *at, size_t n) {
-    struct http_conn *c = p->data;
-    struct http_req *r = c->req;
-    if (c->head_done) {
-        c->trailer_bytes += n;
-        return c->trailer_bytes > TRAILER_MAX_BYTES ? refuse(c, 431, "trailers too large") : 0;
-    }
-    struct http_span *v = &r->headers[r->n_headers - 1].value;
-    if (!c->value_open) {
-        strbuf_addc(&r->head, '\0');
-        *v = (struct http_span){(uint32_t)r->head.len, 0};
-        c->value_open = true;
-    }
-    v->n += (uint32_t)n;
-    strbuf_add(&r->head, at, n);
-    return 0;
-}
-
-static uint32_t count_header(const struct http_req *r, const char *name) {
+/* Connections that have not been dropped: those that are closing are counted in stats.conns until
+ * their handles are. */
+static uint32_t n_live(const struct http_server *s) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_headers; i++)
-        n += str_eq_nocase((struct str){r->head.p + r->headers[i].name.off, r->headers[i].name.n},
-                           str_of(name));
+    LIST_FOREACH(&s->conns, it)
+        n += !http_conn_is_gone(&LIST_ENTRY(it, struct http_link, link)->conn);
     return n;
 }
 
-/* What llhttp lets through or another server might read differently (request smuggling). */
-static int check_head(struct http_conn *c, llhttp_t *p) {
-    struct http_req *r = c->req;
-    if (p->http_major != 1 || p->http_minor > 1)
-        return refuse(c, 505, "HTTP/1.0 and HTTP/1.1 are spoken here");
-    if (count_header(r, "host") > 1 || (!r->is_http10 && count_header(r, "host") == 0))
-        return refuse(c, 400, "one Host header is required");
-    if (count_header(r, "content-length") > 1)
-        return refuse(c, 400, "more than one Content-Length");
-    uint32_t n_te = count_header(r, "transfer-encoding");
-    if (n_te && (n_te > 1 || r->is_http10 || count_header(r, "content-length") ||
-                 !str_eq_nocase(str_trim(http_req_header(r, "transfer-encoding")), STR("chunked"))))
-        return refuse(c, 400,
-                      "Transfer-Encoding may only be 'chunked', once, without Content-Length");
-    if (count_header(r, "content-length") && p->content_length > c->s->cfg.max_body_bytes)
-        return refuse(c, 413, "request body too large");
-    return 0;
-}
-
-static int on_headers_complete(llhttp_t *p) {
-    struct http_conn *c = p->data;
-    struct http_req *r = c->req;
-    c->head_done = true;
-    r->is_http10 = p->http_major == 1 && p->http_minor == 0;
-    r->is_head = p->method == HTTP_HEAD;
-    r->keep_alive = llhttp_should_keep_alive(p) != 0;
-    p->upgrade = 0; /* no protocol is offered: the request is served as it is */
-    if (r->head.oom)
-        return refuse(c, 503, "out of memory");
-    int rv = check_head(c, p);
-    if (rv)
-        return rv;
-    struct str expect = http_req_header(r, "expect");
-    if (expect.p && !str_eq_nocase(expect, STR("100-continue")))
-        return refuse(c, 417, "only 'Expect: 100-continue' is known");
-    bool has_body = p->content_length > 0 || count_header(r, "transfer-encoding");
-    if (expect.p && has_body && !r->is_http10)
-        http_conn_write(c, STR("HTTP/1.1 100 Continue\r\n\r\n"), STR(""), STR(""));
-    if (sm_at(&c->sm) == CONN_HEAD) {
-        sm_move(&c->sm, CONN_BODY);
-        arm(c, c->s->cfg.body_timeout_ms);
-    }
-    return 0;
-}
-
-static int on_body(llhttp_t *p, const char *at, size_t n) {
-    struct http_conn *c = p->data;
-    if (n > c->s->cfg.max_body_bytes - c->req->body.len)
-        return refuse(c, 413, "request body too large");
-    strbuf_add(&c->req->body, at, n);
-    return c->req->body.oom ? refuse(c, 503, "out of memory") : 0;
-}
-
-static int on_message_complete(llhttp_t *p) {
-    (void)p;
-    return HPE_PAUSED; /* one request at a time; what follows waits in pending */
-}
-
-/* Looks at the raw head before llhttp does: size, and bare CR or LF, which llhttp accepts in
- * places. *ret_n: how many bytes may be parsed (all, or up to the offence). 0 or an HTTP status. */
-static int scan_head(struct http_conn *c, const char *p, size_t n) {
-    for (size_t i = 0; i < n && c->head_scan != SCAN_AFTER; i++) {
-        char ch = p[i];
-        if (c->head_scan == SCAN_BEFORE) {
-            if (ch == '\r' || ch == '\n') {
-                if (++c->head_bytes > 8)
-                    return 400;
-                continue; /* blank lines before a request are skipped */
-            }
-            c->head_scan = SCAN_HEAD;
-            c->head_bytes = 0;
-        }
-        if ((ch == '\n') != (c->head_prev == '\r'))
-            return 400;
-        if (ch == '\n') {
-            if (c->head_blank)
-                c->head_scan = SCAN_AFTER;
-            c->head_blank = true;
-            c->line_done = true;
-        } else if (ch != '\r') {
-            c->head_blank = false;
-        }
-        c->head_prev = ch;
-        if (++c->head_bytes > c->s->cfg.max_head_bytes)
-            return c->line_done ? 431 : 414;
-    }
-    return 0;
-}
-
-static void begin_request(struct http_conn *c) {
-    c->head_bytes = c->trailer_bytes = 0;
-    c->head_scan = SCAN_BEFORE;
-    c->head_prev = '\0';
-    c->head_blank = c->head_done = c->line_done = c->value_open = false;
-    c->fail_status = 0;
-    llhttp_init(&c->parser, HTTP_REQUEST, &c->s->settings);
-    c->parser.data = c;
-}
+/* --- routes --- */
 
 static const struct http_route *find_route(struct http_server *s, const struct http_req *r,
-                                           const char *method, bool *ret_path_known,
                                            struct strbuf *allow) {
     struct str path = http_req_path(r);
-    const char *want = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    const char *want = strcmp(r->method, "HEAD") == 0 ? "GET" : r->method;
     for (size_t i = 0; i < s->cfg.n_routes; i++) {
         const struct http_route *t = &s->cfg.routes[i];
         struct str rp = str_of(t->path);
@@ -434,89 +109,148 @@ static const struct http_route *find_route(struct http_server *s, const struct h
             continue;
         if (strcmp(t->method, want) == 0)
             return t;
-        *ret_path_known = true;
         strbuf_addf(allow, "%s%s%s", allow->len ? ", " : "", t->method,
                     strcmp(t->method, "GET") == 0 ? ", HEAD" : "");
     }
     return NULL;
 }
 
-static void dispatch(struct http_conn *c) {
+/* Lets a page of an allowed origin read the answer. True when this is one. */
+static bool add_cors(struct http_server *s, struct http_req *r) {
+    struct str origin = http_req_header(r, "origin");
+    bool ok = false;
+    if (!s->cfg.n_cors || !origin.p)
+        return false;
+    for (size_t i = 0; i < s->cfg.n_cors; i++)
+        ok |= strcmp(s->cfg.cors_origins[i], "*") == 0 || str_eq(origin, str_of(s->cfg.cors_origins[i]));
+    (void)http_reply_header(r, "Vary", "Origin");
+    if (!ok)
+        return false;
+    (void)http_reply_header(r, "Access-Control-Allow-Origin", origin.p);
+    (void)http_reply_header(r, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    return true;
+}
+
+static void reply_options(struct http_req *r, const char *allow, bool is_cors) {
+    (void)http_reply_header(r, "Allow", allow);
+    if (is_cors) {
+        struct str want = http_req_header(r, "access-control-request-headers");
+        (void)http_reply_header(r, "Access-Control-Allow-Methods", allow);
+        if (want.p)
+            (void)http_reply_header(r, "Access-Control-Allow-Headers", want.p);
+        (void)http_reply_header(r, "Access-Control-Max-Age", "600");
+    }
+    http_reply(r, 204, NULL, STR(""));
+}
+
+static void reply_unrouted(struct http_link *c, struct strbuf *allow, bool is_cors) {
+    struct http_req *r = c->req;
+    if (allow->len)
+        strbuf_addz(allow, ", OPTIONS");
+    if (allow->len && strcmp(r->method, "OPTIONS") == 0) {
+        reply_options(r, allow->p ? allow->p : "", is_cors);
+        return;
+    }
+    c->s->stats.bad_total++;
+    if (allow->len) {
+        (void)http_reply_header(r, "Allow", allow->p ? allow->p : "");
+        http_reply_error(r, 405, "invalid_request_error", NULL, NULL, "method not allowed");
+        return;
+    }
+    struct str path = http_req_path(r);
+    http_reply_error(r, 404, "invalid_request_error", NULL, NULL, "no such path: " STR_FMT,
+                     STR_ARG(path));
+}
+
+/* Finds who serves the request, on its head alone. False: it was answered. */
+static bool admit(struct http_link *c) {
     struct http_server *s = c->s;
     struct http_req *r = c->req;
     struct strbuf allow;
-    bool path_known = false;
     strbuf_init(&allow);
-    sm_move(&c->sm, CONN_HANDLE);
-    uv_timer_stop(&c->timer);
-    if (c->unsent)
-        arm_stall(c);
     c->n_requests++;
     s->stats.requests_total++;
     r->method = llhttp_method_name((llhttp_method_t)c->parser.method);
-    const struct http_route *t = find_route(s, r, r->method, &path_known, &allow);
-    if (t) {
-        t->cb(r, t->arg);
-    } else if (path_known) {
-        s->stats.bad_total++;
-        (void)http_reply_header(r, "Allow", allow.p ? allow.p : "");
-        http_reply_error(r, 405, "invalid_request_error", NULL, NULL, "method not allowed");
-    } else {
-        struct str path = http_req_path(r);
-        s->stats.bad_total++;
-        http_reply_error(r, 404, "invalid_request_error", NULL, NULL, "no such path: " STR_FMT,
-                         STR_ARG(path));
+    r->handed_out = true;
+    bool is_cors = add_cors(s, r);
+    const struct http_route *t = find_route(s, r, &allow);
+    if (!t) {
+        reply_unrouted(c, &allow, is_cors);
+    } else if (!t->is_probe && s->stats.conns > s->cfg.max_conns && n_live(s) > s->cfg.max_conns) {
+        s->stats.refused_total++;
+        r->keep_alive = false;
+        (void)http_reply_header(r, "Retry-After", "1");
+        http_reply_error(r, 503, "server_error", NULL, NULL, "too many connections");
+        t = NULL;
+    } else if (t->on_head && !t->on_head(r, t->arg)) {
+        t = NULL;
     }
     strbuf_fini(&allow);
+    if (!t)
+        return false;
+    r->handed_out = false;
+    c->route = t;
+    return true;
 }
 
+static void dispatch(struct http_link *c) {
+    sm_move(&c->conn.sm, CONN_HANDLE);
+    http_conn_disarm(&c->conn);
+    if (!c->route && !admit(c))
+        return;
+    c->req->handed_out = true;
+    c->route->cb(c->req, c->route->arg);
+}
+
+/* --- bytes --- */
+
 /* Bytes that come while a request is handled. */
-static void keep_pending(struct http_conn *c, const char *p, size_t n) {
+static void keep_pending(struct http_link *c, const char *p, size_t n) {
     strbuf_add(&c->pending, p, n);
-    if (c->pending.oom) {
-        http_conn_drop(c);
-    } else if (c->pending.len >= HTTP_PENDING_MAX_BYTES && c->reading) {
-        uv_read_stop(&c->h.stream);
-        c->reading = false;
+    if (c->pending.oom)
+        http_conn_drop(&c->conn);
+    else if (c->pending.len >= HTTP_PENDING_MAX_BYTES)
+        (void)http_conn_read(&c->conn, false);
+}
+
+static bool begin_request(struct http_link *c) {
+    c->req = http_req_new(c);
+    if (!c->req) {
+        http_conn_drop(&c->conn);
+        return false;
     }
+    http_parse_begin(c);
+    c->n_probes = 0;
+    list_remove(&c->link);
+    list_push_back(&c->s->conns, &c->link);
+    sm_move(&c->conn.sm, CONN_HEAD);
+    http_conn_arm(&c->conn, c->s->cfg.head_timeout_ms);
+    return true;
 }
 
 /* States IDLE, HEAD, BODY. */
-static void parse(struct http_conn *c, const char *p, size_t n) {
-    if (sm_at(&c->sm) == CONN_IDLE) {
-        c->req = http_req_new(c->s, c);
-        if (!c->req) {
-            http_conn_drop(c);
-            return;
-        }
-        begin_request(c);
-        sm_move(&c->sm, CONN_HEAD);
-        arm(c, c->s->cfg.head_timeout_ms);
-    }
-    int status = scan_head(c, p, n);
-    if (status) {
-        conn_fail(c, status, status == 400 ? "malformed request head" : "request head too large");
+static void parse(struct http_link *c, const char *p, size_t n) {
+    size_t used = 0;
+    if (sm_at(&c->conn.sm) == CONN_IDLE && !begin_request(c))
         return;
-    }
-    llhttp_errno_t e = llhttp_execute(&c->parser, p, n);
-    if (sm_at(&c->sm) == CONN_DROPPED)
-        return;
-    if (e == HPE_PAUSED) {
-        const char *at = llhttp_get_error_pos(&c->parser);
-        size_t used = (size_t)(at - p);
+    switch (http_parse_feed(c, p, n, &used)) {
+    case HTTP_PARSED_WHOLE:
         if (used < n)
             keep_pending(c, p + used, n - used);
-        if (sm_at(&c->sm) != CONN_DROPPED)
+        if (!http_conn_is_gone(&c->conn))
             dispatch(c);
-    } else if (c->fail_status) {
-        conn_fail(c, c->fail_status, c->fail_text);
-    } else if (e != HPE_OK) {
-        conn_fail(c, e == HPE_INVALID_VERSION ? 505 : 400, "malformed request");
+        break;
+    case HTTP_PARSED_REFUSED:
+        http_req_refuse(c->req, c->fail_status, c->fail_text);
+        break;
+    default:
+        break;
     }
 }
 
-static void conn_feed(struct http_conn *c, const char *p, size_t n) {
-    switch (sm_at(&c->sm)) {
+static void on_data(struct http_conn *conn, const char *p, size_t n) {
+    struct http_link *c = link_of(conn);
+    switch (sm_at(&conn->sm)) {
     case CONN_IDLE:
     case CONN_HEAD:
     case CONN_BODY:
@@ -524,72 +258,177 @@ static void conn_feed(struct http_conn *c, const char *p, size_t n) {
         break;
     case CONN_HANDLE:
     case CONN_FLUSH:
-        if (!c->close_after)
+        if (!conn->close_after)
             keep_pending(c, p, n);
-        break;
-    case CONN_LINGER:
-        c->linger_bytes += n;
-        if (c->linger_bytes > LINGER_MAX_BYTES)
-            http_conn_drop(c);
         break;
     default:
         break;
     }
 }
 
-/* --- reading --- */
-
-static void on_alloc(uv_handle_t *h, size_t want, uv_buf_t *buf) {
-    struct http_conn *c = h->data;
-    (void)want;
-    *buf = uv_buf_init(c->s->read_buf, sizeof(c->s->read_buf));
-}
-
-static void on_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf) {
-    struct http_conn *c = st->data;
-    if (n > 0) {
-        conn_feed(c, buf->base, (size_t)n);
-    } else if (n == UV_EOF && sm_at(&c->sm) == CONN_FLUSH) {
-        c->close_after = true; /* the peer has said all; it still gets the answer's rest */
-        uv_read_stop(st);
-    } else if (n < 0) {
-        http_conn_drop(c);
-    }
-}
-
-static void conn_next(struct http_conn *c) {
-    if (c->s->draining && !c->pending.len) {
-        http_conn_drop(c);
+static void on_next(struct http_conn *conn) {
+    struct http_link *c = link_of(conn);
+    if (!c->pending.len && (c->s->draining || conn->peer_done)) {
+        http_conn_drop(conn);
         return;
     }
-    arm(c, c->s->cfg.idle_timeout_ms);
+    list_remove(&c->link);
+    list_push_back(&c->s->conns, &c->link);
     if (c->pending.len) {
         struct strbuf ahead = c->pending;
         strbuf_init(&c->pending);
-        conn_feed(c, ahead.p, ahead.len);
+        on_data(conn, ahead.p, ahead.len);
         strbuf_fini(&ahead);
     }
-    if (!c->reading && sm_at(&c->sm) != CONN_DROPPED && c->pending.len < HTTP_PENDING_MAX_BYTES) {
-        c->reading = true;
-        uv_read_start(&c->h.stream, on_alloc, on_read);
+    if (!http_conn_is_gone(conn) && c->pending.len < HTTP_PENDING_MAX_BYTES)
+        (void)http_conn_read(conn, true);
+}
+
+/* --- a peer that says no more --- */
+
+/* A FIN says as much of a client that left as of one that has only finished sending. One that left
+ * answers the next bytes with a reset, so some are sent that every HTTP/1.1 client passes over. */
+static void probe_peer(struct http_link *c) {
+    if (c->req && !c->req->streaming && !c->req->is_http10) {
+        c->n_probes++;
+        http_conn_write(&c->conn, STR("HTTP/1.1 100 Continue\r\n\r\n"), STR(""), STR(""));
     }
+}
+
+static void on_half_closed(struct http_conn *conn) {
+    if (sm_at(&conn->sm) == CONN_HANDLE)
+        probe_peer(link_of(conn));
+}
+
+static void on_drained(struct http_conn *conn) {
+    struct http_link *c = link_of(conn);
+    if (conn->peer_done)
+        http_conn_arm(conn, c->n_probes > 1 ? PROBE_EVERY_MS : PROBE_SOON_MS);
+    if (c->req && c->req->streaming && c->req->drained_cb)
+        c->req->drained_cb(c->req, c->req->drained_arg);
+}
+
+static void on_late(struct http_conn *conn) {
+    struct http_link *c = link_of(conn);
+    if (sm_at(&conn->sm) == CONN_HANDLE)
+        probe_peer(c);
+    else
+        http_req_refuse(c->req, 408, "the request did not arrive in time");
+}
+
+static const struct http_conn_ops conn_ops = {
+    .data = on_data,
+    .half_closed = on_half_closed,
+    .late = on_late,
+    .drained = on_drained,
+    .next = on_next,
+    .closed = on_conn_closed,
+};
+
+/* --- clients --- */
+
+static void peer_address(const struct http_link *c, uint8_t key[16], char *text, size_t cap) {
+    struct sockaddr_storage sa;
+    int len = sizeof(sa);
+    memset(key, 0, 16);
+    snprintf(text, cap, "unix");
+    if (c->conn.h.stream.type != UV_TCP ||
+        uv_tcp_getpeername(&c->conn.h.tcp, (struct sockaddr *)&sa, &len) < 0)
+        return;
+    if (sa.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&sa;
+        memcpy(key, &in6->sin6_addr, 8); /* a host has a /64 to choose from */
+        uv_ip6_name(in6, text, cap);
+    } else {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)&sa;
+        memcpy(key + 12, &in->sin_addr, 4);
+        uv_ip4_name(in, text, cap);
+    }
+}
+
+static int join_peer(struct http_link *c) {
+    struct http_server *s = c->s;
+    uint8_t key[16];
+    char text[sizeof(((struct http_peer *)0)->text)];
+    peer_address(c, key, text, sizeof(text));
+    LIST_FOREACH(&s->peers, it) {
+        struct http_peer *p = LIST_ENTRY(it, struct http_peer, link);
+        if (memcmp(p->key, key, sizeof(key)) == 0) {
+            p->n_refs++;
+            c->peer = p;
+            return 0;
+        }
+    }
+    struct http_peer *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    memcpy(p->key, key, sizeof(key));
+    memcpy(p->text, text, sizeof(text));
+    p->n_refs = 1;
+    share_user_init(&p->bodies, &s->bodies_tenant);
+    list_push_back(&s->peers, &p->link);
+    c->peer = p;
+    return 0;
+}
+
+/* How gladly a connection is let go; 0: not at all, a handler works for it. */
+static uint32_t gives_way(const struct http_link *c) {
+    switch (sm_at(&c->conn.sm)) {
+    case CONN_IDLE:
+    case CONN_FLUSH:
+    case CONN_LINGER:
+        return 3;
+    case CONN_HEAD:
+        return 2;
+    case CONN_BODY:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Drops one connection that nobody works for: of the client with most of them, the one without a
+ * change for longest. Newcomers thus cost those who hold much, never the probe that has just come. */
+static bool evict_one(struct http_server *s, const struct http_link *newcomer) {
+    struct http_link *best = NULL;
+    LIST_FOREACH(&s->conns, it) {
+        struct http_link *c = LIST_ENTRY(it, struct http_link, link);
+        uint32_t way = c == newcomer || !c->peer ? 0 : gives_way(c);
+        if (way && (!best || way > gives_way(best) ||
+                    (way == gives_way(best) && c->peer->n_refs > best->peer->n_refs)))
+            best = c;
+    }
+    if (!best)
+        return false;
+    s->stats.evicted_total++;
+    http_conn_drop(&best->conn);
+    return true;
 }
 
 /* --- accepting --- */
 
-static int conn_init(struct http_server *s, struct http_conn *c, bool is_pipe) {
+static void link_init(struct http_server *s, struct http_link *c, bool is_pipe) {
     memset(c, 0, sizeof(*c));
     c->s = s;
-    sm_init(&c->sm, conn_states, CONN_STATE_NR, CONN_IDLE);
-    int rv = is_pipe ? uv_pipe_init(s->loop, &c->h.pipe, 0) : uv_tcp_init(s->loop, &c->h.tcp);
-    if (rv < 0)
-        return rv;
-    CHECK(uv_timer_init(s->loop, &c->timer) == 0); /* cannot fail */
-    c->h.stream.data = c->timer.data = c;
-    c->live = 2;
+    /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
+    CHECK(http_conn_init(&c->conn, s->loop, is_pipe, &conn_ops, &s->cfg, s->read_buf) == 0);
     list_push_back(&s->conns, &c->link);
     s->stats.conns++;
-    return 0;
+}
+
+static void link_start(struct http_link *c) {
+    struct http_server *s = c->s;
+    s->stats.conns_total++;
+    if (join_peer(c) < 0 || http_conn_read(&c->conn, true) < 0) {
+        http_conn_drop(&c->conn);
+        return;
+    }
+    http_conn_arm(&c->conn, s->cfg.idle_timeout_ms);
+    if (s->stats.conns > s->cfg.max_conns && n_live(s) > s->cfg.max_conns && !evict_one(s, c) &&
+        n_live(s) > s->cfg.max_conns + PROBES_EXTRA) {
+        s->stats.refused_total++;
+        http_conn_drop(&c->conn);
+    }
 }
 
 /* libuv stays deaf until a waiting connection has been accepted, so one is always accepted, if only
@@ -598,54 +437,38 @@ static void on_connection(uv_stream_t *listener, int status) {
     struct http_server *s = listener->data;
     if (status < 0)
         return; /* out of descriptors: libuv tries again */
-    struct http_conn *c = malloc(sizeof(*c));
+    struct http_link *c = malloc(sizeof(*c));
     bool is_spare = !c;
     if (!c)
         c = TAKE_PTR(s->spare);
     s->accept_waits = !c;
     if (!c)
-        return; /* the spare is about to come back: conn_recycle() */
-    CHECK(conn_init(s, c, s->is_unix) ==
-          0); /* uv_tcp_init() and uv_pipe_init() fail for wrong flags only */
-    if (uv_accept(listener, &c->h.stream) < 0 || is_spare ||
-        s->stats.conns > s->cfg.max_conns + REFUSED_EXTRA) {
-        http_conn_drop(c);
+        return; /* the spare is about to come back: link_recycle() */
+    link_init(s, c, s->is_unix);
+    if (uv_accept(listener, &c->conn.h.stream) < 0 || is_spare) {
+        http_conn_drop(&c->conn);
         return;
     }
     if (!s->is_unix)
-        uv_tcp_nodelay(&c->h.tcp, 1);
-    s->stats.conns_total++;
-    c->reading = true;
-    if (uv_read_start(&c->h.stream, on_alloc, on_read) < 0) {
-        http_conn_drop(c);
-        return;
-    }
-    if (s->stats.conns > s->cfg.max_conns) {
-        s->stats.refused_total++;
-        conn_fail(c, 503, "too many connections");
-        return;
-    }
-    arm(c, s->cfg.idle_timeout_ms);
+        uv_tcp_nodelay(&c->conn.h.tcp, 1);
+    link_start(c);
 }
 
 int http_server_adopt(struct http_server *s, int take_fd) {
-    struct http_conn *c = malloc(sizeof(*c));
+    struct http_link *c = malloc(sizeof(*c));
     if (!c) {
         close(take_fd);
         return ERR_NOMEM;
     }
-    CHECK(conn_init(s, c, /* is_pipe= */ true) == 0);
-    int rv = uv_pipe_open(&c->h.pipe, take_fd);
-    if (rv < 0)
+    link_init(s, c, /* is_pipe= */ true);
+    int rv = uv_pipe_open(&c->conn.h.pipe, take_fd);
+    if (rv < 0) {
         close(take_fd);
-    c->reading = true;
-    if (rv == 0)
-        rv = uv_read_start(&c->h.stream, on_alloc, on_read);
-    if (rv < 0)
-        http_conn_drop(c);
-    else
-        arm(c, s->cfg.idle_timeout_ms);
-    return rv;
+        http_conn_drop(&c->conn);
+        return rv;
+    }
+    link_start(c);
+    return 0;
 }
 
 /* --- the server --- */
@@ -654,12 +477,19 @@ static void set_defaults(struct http_server_cfg *c) {
     c->max_conns = c->max_conns ? c->max_conns : 1024;
     c->max_head_bytes = c->max_head_bytes ? c->max_head_bytes : 32u << 10;
     c->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 16u << 20;
+    c->max_bodies_bytes = c->max_bodies_bytes ? c->max_bodies_bytes : 256u << 20;
     c->max_unsent_bytes = c->max_unsent_bytes ? c->max_unsent_bytes : 4u << 20;
     c->head_timeout_ms = c->head_timeout_ms ? c->head_timeout_ms : 10000;
     c->body_timeout_ms = c->body_timeout_ms ? c->body_timeout_ms : 60000;
     c->idle_timeout_ms = c->idle_timeout_ms ? c->idle_timeout_ms : 75000;
     c->stall_timeout_ms = c->stall_timeout_ms ? c->stall_timeout_ms : 30000;
     c->max_requests_per_conn = c->max_requests_per_conn ? c->max_requests_per_conn : 100000;
+}
+
+static bool is_loopback(const struct sockaddr_storage *sa) {
+    if (sa->ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)sa)->sin6_addr);
+    return ntohl(((const struct sockaddr_in *)sa)->sin_addr.s_addr) >> 24 == 127;
 }
 
 static int bind_tcp(struct http_server *s) {
@@ -672,7 +502,10 @@ static int bind_tcp(struct http_server *s) {
     rv = uv_ip4_addr(host, s->cfg.port, (struct sockaddr_in *)&sa);
     if (rv < 0)
         rv = uv_ip6_addr(host, s->cfg.port, (struct sockaddr_in6 *)&sa);
-    return rv < 0 ? rv : uv_tcp_bind(&s->listener.tcp, (const struct sockaddr *)&sa, 0);
+    if (rv < 0)
+        return rv;
+    s->check_host = !s->cfg.any_host && is_loopback(&sa);
+    return uv_tcp_bind(&s->listener.tcp, (const struct sockaddr *)&sa, 0);
 }
 
 static int bind_unix(struct http_server *s) {
@@ -697,31 +530,34 @@ static void close_listener(struct http_server *s) {
         uv_close((uv_handle_t *)&s->listener.stream, on_listener_closed);
 }
 
-static void init_settings(llhttp_settings_t *t) {
-    llhttp_settings_init(t);
-    t->on_url = on_url;
-    t->on_header_field = on_header_field;
-    t->on_header_value = on_header_value;
-    t->on_headers_complete = on_headers_complete;
-    t->on_body = on_body;
-    t->on_message_complete = on_message_complete;
+static int server_new(struct http_server **ret, uv_loop_t *loop, const struct http_server_cfg *cfg) {
+    struct http_server *s = calloc(1, sizeof(*s));
+    if (!s)
+        return ERR_NOMEM;
+    s->spare = calloc(1, sizeof(*s->spare));
+    if (!s->spare) {
+        free(s);
+        return ERR_NOMEM;
+    }
+    s->loop = loop;
+    s->cfg = *cfg;
+    set_defaults(&s->cfg);
+    s->on_head = admit;
+    s->on_freed = server_release;
+    share_init(&s->bodies, SHARE_RUNNING, s->cfg.max_bodies_bytes, HTTP_READ_BYTES);
+    share_tenant_init(&s->bodies_tenant, &s->bodies);
+    http_parse_settings(&s->settings);
+    list_init(&s->conns);
+    list_init(&s->peers);
+    *ret = s;
+    return 0;
 }
 
 int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct http_server_cfg *cfg,
                      struct errbuf *eb) {
-    struct http_server *s = calloc(1, sizeof(*s));
-    if (!s)
+    struct http_server *s;
+    if (server_new(&s, loop, cfg) < 0)
         return err_set(eb, ERR_NOMEM, "out of memory");
-    s->loop = loop;
-    s->cfg = *cfg;
-    set_defaults(&s->cfg);
-    s->spare = calloc(1, sizeof(*s->spare));
-    if (!s->spare) {
-        free(s);
-        return err_set(eb, ERR_NOMEM, "out of memory");
-    }
-    init_settings(&s->settings);
-    list_init(&s->conns);
     if (!cfg->host) {
         *ret = s;
         return 0;
@@ -768,19 +604,36 @@ void http_server_drain(struct http_server *s) {
     s->draining = true;
     close_listener(s);
     LIST_FOREACH_SAFE(&s->conns, it, next) {
-        struct http_conn *c = LIST_ENTRY(it, struct http_conn, link);
-        if (sm_at(&c->sm) == CONN_IDLE)
-            http_conn_drop(c);
+        struct http_link *c = LIST_ENTRY(it, struct http_link, link);
+        if (sm_at(&c->conn.sm) == CONN_IDLE)
+            http_conn_drop(&c->conn);
     }
+}
+
+static void drop_all(struct http_server *s, bool answered_too) {
+    LIST_FOREACH_SAFE(&s->conns, it, next) {
+        struct http_link *c = LIST_ENTRY(it, struct http_link, link);
+        uint32_t state = sm_at(&c->conn.sm);
+        if (answered_too || (state != CONN_FLUSH && state != CONN_LINGER))
+            http_conn_drop(&c->conn);
+    }
+}
+
+static void on_flush_over(uv_timer_t *t) {
+    drop_all(t->data, true);
 }
 
 void http_server_close(struct http_server *s, void (*cb)(void *arg), void *arg) {
     CHECK(!s->closing);
-    s->closing = true;
+    s->closing = s->draining = true;
     s->close_cb = cb;
     s->close_arg = arg;
-    LIST_FOREACH_SAFE(&s->conns, it, next) {
-        http_conn_drop(LIST_ENTRY(it, struct http_conn, link));
+    drop_all(s, false);
+    if (n_live(s)) { /* answers on their way */
+        uv_timer_init(s->loop, &s->flush);
+        s->flush.data = s;
+        s->flush_open = true;
+        uv_timer_start(&s->flush, on_flush_over, CLOSE_FLUSH_MS, 0);
     }
     if (s->listener_open)
         close_listener(s);
@@ -791,12 +644,4 @@ void http_server_close(struct http_server *s, void (*cb)(void *arg), void *arg) 
 void http_server_stats(const struct http_server *s, struct http_server_stats *ret) {
     *ret = s->stats;
     ret->requests_open = s->n_reqs;
-}
-
-const struct http_server_cfg *http_server_cfg_of(const struct http_server *s) {
-    return &s->cfg;
-}
-
-bool http_server_is_draining(const struct http_server *s) {
-    return s->draining;
 }

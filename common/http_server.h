@@ -9,11 +9,19 @@
  * the handler still ends the request with either call, which only frees it. So: one end for each
  * handler call, always.
  *
- * Keep-alive, pipelined requests (one at a time, in order), HEAD (served by GET routes), Expect:
- * 100-continue. 400, 404, 405 with Allow, 408, 413, 414, 417, 431, 501, 503, 505 are the server's
- * own answers; Content-Length with Transfer-Encoding, bare CR or LF in a head, a repeated Host or
- * an unknown coding is a 400 and closes. A client that shuts down its sending side counts as gone.
- * Memory: heap, bounded by max_conns times the limits. Thread: loop thread only. */
+ * Keep-alive, pipelined requests (one at a time, in order), HEAD (served by GET routes), OPTIONS,
+ * Expect: 100-continue. 400, 403, 404, 405 with Allow, 408, 413, 414, 415, 417, 431, 501, 503, 505 are
+ * the server's own answers; Content-Length with Transfer-Encoding, bare CR or LF or a folded line in a
+ * head, a repeated Host or an unknown coding is a 400 and closes, a compressed body a 415.
+ *
+ * A client that has shut down its sending side still gets its answer. Whether it is there at all shows
+ * when something is written: "100 Continue" goes out from time to time while its answer is worked on.
+ *
+ * Who may take how much: connections, and bytes of bodies, are shared between clients (a client is an
+ * address). Beyond max_conns the connection without a request gives way that belongs to the client with
+ * most of them; a client whose bodies use up its share of max_bodies_bytes gets 503. Probes are served
+ * whatever else is open. On a loopback address Host must be an address, localhost or one of `hosts`.
+ * Memory: heap, bounded by max_conns times the limits and by max_bodies_bytes. Thread: loop thread. */
 #pragma once
 
 #include <uv.h>
@@ -33,6 +41,9 @@ struct http_route {
     const char *path;   /* exact, or a prefix when it ends in '*' */
     http_handler_cb cb;
     void *arg;
+    /* Before a body is read (a request without one: before cb). False: it was answered. May be NULL. */
+    bool (*on_head)(struct http_req *r, void *arg);
+    bool is_probe; /* served also beyond max_conns */
 };
 
 struct http_server_cfg {
@@ -44,15 +55,21 @@ struct http_server_cfg {
     size_t n_routes; /* borrowed for the server's life */
     struct log *log; /* may be NULL */
     /* 0 in any of these: the default in brackets */
-    uint32_t max_conns;            /* [1024]; beyond: 503 and close */
+    uint32_t max_conns;            /* [1024] */
     size_t max_head_bytes;         /* [32 KiB] request line and headers: 431 (414 for the line) */
     size_t max_body_bytes;         /* [16 MiB]: 413 */
+    uint64_t max_bodies_bytes;     /* [256 MiB] of all requests that are open */
     size_t max_unsent_bytes;       /* [4 MiB] of one response, before writes return ERR_BUSY */
     uint32_t head_timeout_ms;      /* [10 s] first byte to end of headers: 408 */
     uint32_t body_timeout_ms;      /* [60 s] headers to end of body: 408 */
     uint32_t idle_timeout_ms;      /* [75 s] between requests: close */
-    uint32_t stall_timeout_ms;     /* [30 s] no byte of the answer taken: close, gone */
+    uint32_t stall_timeout_ms;     /* [30 s] less than 32 KiB of what waits was taken: close, gone */
     uint32_t max_requests_per_conn; /* [100000], then Connection: close */
+    bool any_host;                  /* Host is not looked at */
+    const char *const *hosts;       /* [n_hosts] further names for Host; borrowed */
+    size_t n_hosts;
+    const char *const *cors_origins; /* [n_cors] pages that may read answers; "*": all; borrowed */
+    size_t n_cors;
 };
 
 int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct http_server_cfg *cfg,
@@ -62,12 +79,16 @@ int http_server_adopt(struct http_server *s, int take_fd);
 uint16_t http_server_port(const struct http_server *s); /* the bound one; 0 for a Unix socket */
 /* Stops listening; idle connections close, others after their answer. */
 void http_server_drain(struct http_server *s);
-/* Closes everything; open requests see gone; cb once the last of them has been ended. */
+/* Closes everything; open requests see gone; cb once the last of them has been ended. Answers that were
+ * given before get a second to leave. */
 void http_server_close(struct http_server *s, void (*cb)(void *arg), void *arg);
 
 struct http_server_stats {
     uint32_t conns, requests_open;
-    uint64_t conns_total, requests_total, refused_total /* at max_conns */, bad_total /* 4xx of our own */;
+    uint64_t conns_total, requests_total;
+    uint64_t refused_total; /* at max_conns: 503, or not even that */
+    uint64_t evicted_total; /* connections that gave way */
+    uint64_t bad_total;     /* 4xx of our own */
 };
 void http_server_stats(const struct http_server *s, struct http_server_stats *ret);
 

@@ -84,7 +84,7 @@ static const char *get(struct fixture *f, const char *path) {
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
     int len =
-        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
+        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
     assert_int_equal(send(fd, req, (size_t)len, MSG_NOSIGNAL), len);
     for (;;) {
         ssize_t k = recv(fd, f->text + n, sizeof(f->text) - 1 - n, MSG_DONTWAIT);
