@@ -208,6 +208,9 @@ static int open_api(struct worker *w, struct errbuf *eb) {
         .chat = w->m.chat,
         .chat_error = w->m.chat_error,
         .model_name = w->m.name,
+        .aliases = w->cfg->served_name.v,
+        .n_aliases = w->cfg->served_name.n,
+        .any_model = w->cfg->any_model,
         .worker_name = w->name,
         .max_ctx = w->m.max_ctx,
         .block_tok = w->cfg->block_tokens,
@@ -227,6 +230,9 @@ static int open_http(struct worker *w, struct errbuf *eb) {
             w->routes[ARRAY_LEN(w->routes) - 1] = w->routes[i];
             w->routes[ARRAY_LEN(w->routes) - 1].path = "/health";
         }
+    bool any_host = w->cfg->api_key_file[0] != '\0';
+    for (uint32_t i = 0; i < w->cfg->allowed_host.n; i++)
+        any_host |= strcmp(w->cfg->allowed_host.v[i], "*") == 0;
     char host[300];
     snprintf(host, sizeof(host), "%s%s", w->listen.is_unix ? "unix:" : "", w->listen.host);
     const struct http_server_cfg hc = {
@@ -235,6 +241,14 @@ static int open_http(struct worker *w, struct errbuf *eb) {
         .routes = w->routes,
         .n_routes = ARRAY_LEN(w->routes),
         .log = w->svc->log,
+        .max_conns = w->cfg->http_max_conns,
+        .max_body_bytes = w->cfg->http_body_bytes,
+        .max_bodies_bytes = w->cfg->http_bodies_bytes,
+        .any_host = any_host,
+        .hosts = w->cfg->allowed_host.v,
+        .n_hosts = w->cfg->allowed_host.n,
+        .cors_origins = w->cfg->cors_origin.v,
+        .n_cors = w->cfg->cors_origin.n,
     };
     int rv = http_server_open(&w->http, w->svc->loop, &hc, eb);
     return rv < 0 ? err_wrap(eb, rv, "--listen '%s'", w->cfg->listen) : 0;

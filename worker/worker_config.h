@@ -9,11 +9,24 @@
 #define WORKER_CONFIG(X)                                                                           \
     SVC_OPTIONS(X)                                                                                 \
     X(model, STR, "", 0, 4096, false, "GGUF file to serve; required")                              \
-    X(model_name, STR, "", 0, 200, false, "name in /v1/models; empty: the file's")              \
+    X(model_name, STR, "", 0, 200, false, "name in /v1/models; empty: the file's")                 \
+    X(served_name, LIST, "", 0, 64, false,                                                         \
+      "further name that requests may ask for; repeatable. Any other is answered 404")             \
+    X(any_model, BOOL, false, 0, 0, false, "serve whatever model name a request asks for")         \
     X(name, STR, "", 0, 64, false, "this worker's name in answers and logs; empty: host:port")     \
     X(listen, STR, "127.0.0.1:8000", 1, 256, false, "HTTP address:port, or unix:PATH")             \
     X(insecure_no_auth, BOOL, false, 0, 0, false,                                                  \
       "allow listening beyond loopback without --api-key-file")                                    \
+    X(allowed_host, LIST, "", 0, 64, false,                                                        \
+      "name taken in Host beside addresses and localhost, or *; repeatable. Asked for on loopback "\
+      "without --api-key-file, since a web page can point a name of its own there")                \
+    X(cors_origin, LIST, "", 0, 64, false,                                                         \
+      "origin of web pages that may use the API, https://NAME[:PORT], or *; repeatable")           \
+    X(http_max_conns, U32, 1024, 8, 65536, false,                                                  \
+      "HTTP connections; beyond, those without a request give way")                                \
+    X(http_body_bytes, U64, 16u << 20, 1024, 1u << 30, false, "largest request body")              \
+    X(http_bodies_bytes, U64, 256u << 20, 1u << 20, 1ull << 40, false,                             \
+      "all request bodies together; one client's share of it is answered 503 beyond")              \
     X(api_key_file, STR, "", 0, 4096, false,                                                       \
       "file with API keys, one a line: KEY [SALT as 64 hex digits]")                               \
     X(cache, LIST, "", 0, 64, false, "cache node, unix:PATH or HOST:PORT; repeatable; none: no cache") \

@@ -477,7 +477,7 @@ def test_client_gone_stops_work(test_dir):
     try:
         body = json.dumps({"prompt": "Once upon a time", "max_tokens": 4000, "temperature": 0, "stream": True})
         s = socket.create_connection(("127.0.0.1", port))
-        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                   f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
         expect(b" 200 " in s.recv(4096), "the stream did not begin")
         s.close()

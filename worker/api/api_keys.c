@@ -82,3 +82,18 @@ bool api_authorize(struct http_openai *h, struct http_req *r, const struct api_k
                      "no such API key; send it as 'Authorization: Bearer KEY'");
     return false;
 }
+
+static bool is_json(struct str type) {
+    return str_eq_nocase(str_trim(str_cut(type, 0, str_find(type, STR(";"), 0))), STR("application/json"));
+}
+
+bool api_on_head(struct http_req *r, void *arg) {
+    const struct api_key *key;
+    if (!api_authorize(arg, r, &key))
+        return false;
+    if (strcmp(http_req_method(r), "POST") != 0 || is_json(http_req_header(r, "content-type")))
+        return true;
+    http_reply_error(r, 415, "invalid_request_error", NULL, NULL,
+                     "the body must be sent as 'Content-Type: application/json'");
+    return false;
+}

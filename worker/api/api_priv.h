@@ -32,7 +32,13 @@ bool api_authorize(struct http_openai *h, struct http_req *r, const struct api_k
 int api_keys_load(struct api_keys *ret, const char *path, struct errbuf *warn, struct errbuf *eb);
 void api_keys_fini(struct api_keys *t);
 
+/* Route hook: the key and the type of the body, before it is read. */
+bool api_on_head(struct http_req *r, void *arg);
+
 /* api_models.c */
+/* Whether a request that names this model (p NULL or empty: none) is for what is served here. */
+bool api_serves(const struct http_openai *h, struct str model);
+void api_reply_no_model(const struct http_openai *h, struct http_req *r, struct str model);
 void api_on_models(struct http_req *r, void *arg);
 void api_on_model(struct http_req *r, void *arg); /* /v1/models/NAME */
 

@@ -145,6 +145,16 @@ static int get_flag(const struct text_job *j, const char *name, bool *ret, struc
     return 0;
 }
 
+/* True: another model was asked for, and j is over. */
+static bool refuse_model(struct text_job *j) {
+    struct str model = json_text(json_member(j->doc, "model"));
+    if (api_serves(j->h, model))
+        return false;
+    api_reply_no_model(j->h, j->http, model);
+    job_free(j);
+    return true;
+}
+
 static int check_fields(const struct text_job *j, const char *const *known, size_t n, struct api_error *e) {
     for (void *it = json_iter(j->doc); it; it = json_iter_next(j->doc, it)) {
         bool ok = false;
@@ -214,7 +224,7 @@ static int parse_tokenize(struct text_job *j, struct api_error *e) {
 void api_on_tokenize(struct http_req *r, void *arg) {
     struct text_job *j = job_new(arg, r);
     struct api_error e = {.status = 400};
-    if (!j)
+    if (!j || refuse_model(j))
         return;
     if (parse_tokenize(j, &e) < 0) {
         refuse(j, &e);
@@ -254,7 +264,7 @@ void api_on_detokenize(struct http_req *r, void *arg) {
     static const char *const known[] = {"tokens", "model"};
     struct text_job *j = job_new(arg, r);
     struct api_error e = {.status = 400};
-    if (!j)
+    if (!j || refuse_model(j))
         return;
     const struct json_t *tokens = json_member(j->doc, "tokens");
     int rv = check_fields(j, known, ARRAY_LEN(known), &e);

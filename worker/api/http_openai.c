@@ -109,6 +109,7 @@ static int stream_write(struct call *c, struct strbuf *out) {
     int rv = 0;
     if (!c->is_streaming) {
         (void)http_reply_header(c->http, "Cache-Control", "no-cache");
+        (void)http_reply_header(c->http, "X-Accel-Buffering", "no"); /* nginx would gather events */
         rv = http_stream_begin(c->http, 200, "text/event-stream; charset=utf-8");
         c->is_streaming = true;
     }
@@ -355,6 +356,12 @@ static void start_call(struct http_openai *h, struct http_req *r, enum api_kind 
         free(c);
         return;
     }
+    if (!api_serves(h, c->req.model)) {
+        api_reply_no_model(h, r, c->req.model);
+        api_request_fini(&c->req);
+        free(c);
+        return;
+    }
     c->h = h;
     c->http = r;
     c->last_write_ns = clock_mono_ns(h->cfg.clk);
@@ -432,11 +439,19 @@ void http_openai_close(struct http_openai *h, void (*cb)(void *arg), void *arg) 
 }
 
 void http_openai_routes(struct http_openai *h, struct http_route *routes) {
-    const struct http_route table[HTTP_OPENAI_ROUTES] = {
-        {"POST", "/v1/chat/completions", on_chat, h},   {"POST", "/v1/completions", on_completion, h},
-        {"GET", "/v1/models", api_on_models, h},        {"GET", "/models", api_on_models, h},
-        {"GET", "/v1/models/*", api_on_model, h},       {"POST", "/tokenize", api_on_tokenize, h},
-        {"POST", "/detokenize", api_on_detokenize, h},
+    static const struct {
+        const char *method, *path;
+        http_handler_cb cb;
+    } rows[HTTP_OPENAI_ROUTES] = {
+        {"POST", "/v1/chat/completions", on_chat}, {"POST", "/v1/completions", on_completion},
+        {"GET", "/v1/models", api_on_models},      {"GET", "/models", api_on_models},
+        {"GET", "/v1/models/*", api_on_model},     {"POST", "/tokenize", api_on_tokenize},
+        {"POST", "/detokenize", api_on_detokenize},
     };
-    memcpy(routes, table, sizeof(table));
+    for (size_t i = 0; i < HTTP_OPENAI_ROUTES; i++)
+        routes[i] = (struct http_route){.method = rows[i].method,
+                                        .path = rows[i].path,
+                                        .cb = rows[i].cb,
+                                        .arg = h,
+                                        .on_head = api_on_head};
 }

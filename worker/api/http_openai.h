@@ -3,8 +3,9 @@
  *   request --> parsed --> one engine request a choice --> on_tokens (streamed) --> on_done --> answer
  *   client gone --> engine_cancel --> on_done within one chunk of work --> freed
  *
- * An answer's status is decided before its first byte: 400 (what is wrong and in which field), 401, 413, 429 with
- * Retry-After (queue full), 503 (draining). A stream begins with the first token or the first keep-alive comment.
+ * An answer's status is decided before its first byte: 400 (what is wrong and in which field), 404 (another
+ * model), 429 with Retry-After (queue full), 503 (draining); and on the head alone, before a body is read: 401,
+ * 415 (anything but application/json: a web page may send other types anywhere without asking). A stream begins with the first token or the first keep-alive comment.
  *
  * Thread:  loop thread. Tokenising for generation happens in the engine's pool, for /tokenize in `work`.
  * Memory:  heap, bounded by the engine's queue and the HTTP server's limits. */
@@ -28,6 +29,9 @@ struct http_openai_cfg {
     const struct chat_template *chat; /* NULL: chat is refused with chat_error */
     const char *chat_error;
     const char *model_name, *worker_name; /* borrowed */
+    const char *const *aliases;           /* [n_aliases] further names that requests may ask for; borrowed */
+    size_t n_aliases;
+    bool any_model; /* whatever name a request asks for */
     uint32_t max_ctx, block_tok;
     const uint8_t *namespace_digest; /* [32] */
     const char *api_key_file;        /* "" or NULL: no keys. Lines: KEY [SALT as 64 hex digits] */

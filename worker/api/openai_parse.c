@@ -192,6 +192,12 @@ static int f_prompt(struct api_request *r, const struct json_t *v, const char *f
     (void)f;
     return parse_prompt(r, v, e);
 }
+static int f_model(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+    if (json_kind(v) != JSON_KIND_STRING)
+        return wrong_kind(e, f, "a string", v);
+    r->model = json_text(v);
+    return 0;
+}
 static int f_temperature(struct api_request *r, const struct json_t *v, const char *f,
                          struct api_error *e) {
     return get_float(v, f, 0, 2, &r->sample.temperature, e);
@@ -354,6 +360,7 @@ static const struct {
     unsigned kinds;
     field_fn fn;
 } fields[] = {
+    {"model", IN_BOTH, f_model},
     {"messages", IN_CHAT, f_messages},
     {"prompt", IN_COMPLETION, f_prompt},
     {"temperature", IN_BOTH, f_temperature},
@@ -372,7 +379,6 @@ static const struct {
     {"ignore_eos", IN_BOTH, f_ignore_eos},
     {"add_special_tokens", IN_COMPLETION, f_add_special},
     /* cannot change the output */
-    {"model", IN_BOTH, f_harmless},
     {"user", IN_BOTH, f_harmless},
     {"metadata", IN_CHAT, f_harmless},
     {"store", IN_CHAT, f_harmless},

@@ -25,6 +25,7 @@ struct api_prompt {
 struct api_request {
     enum api_kind kind;
     struct json_t *doc;
+    struct str model;      /* as asked for; p NULL: not named */
     struct chat_msg *msgs; /* chat: [n_msgs] */
     size_t n_msgs;
     struct api_prompt *prompts; /* completion: [n_prompts] */

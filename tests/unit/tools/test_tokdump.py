@@ -54,7 +54,9 @@ class Tokdump(unittest.TestCase):
 
     def ask(self, port, path, body=None):
         data = json.dumps(body).encode() if body else None
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=30) as r:
+        req = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data,
+                                     {"Content-Type": "application/json"} if data else {})
+        with urllib.request.urlopen(req, timeout=30) as r:
             return json.load(r)
 
     def compare_with_worker(self, block, dtype):

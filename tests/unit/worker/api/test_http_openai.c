@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -85,15 +86,20 @@ struct client {
     bool at_end;
 };
 
-static void client_send(struct client *c, struct fixture *f, const char *path, const char *body, const char *headers) {
+static void client_connect(struct client *c, struct fixture *f) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_server_port(f->http)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct strbuf out = {0};
     *c = (struct client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
     CHECK(c->fd >= 0 && connect(c->fd, (struct sockaddr *)&to, sizeof(to)) == 0);
-    strbuf_addf(&out, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s", body ? "POST" : "GET", path, headers);
+}
+
+static void client_send(struct client *c, struct fixture *f, const char *path, const char *body, const char *headers) {
+    struct strbuf out = {0};
+    client_connect(c, f);
+    strbuf_addf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s", body ? "POST" : "GET", path, headers);
     if (body)
-        strbuf_addf(&out, "Content-Length: %zu\r\n", strlen(body));
+        strbuf_addf(&out, "%sContent-Length: %zu\r\n",
+                    strstr(headers, "Content-Type") ? "" : "Content-Type: application/json\r\n", strlen(body));
     strbuf_addf(&out, "\r\n%s", body ? body : "");
     CHECK(send(c->fd, out.p, out.len, 0) == (ssize_t)out.len);
     strbuf_fini(&out);
@@ -236,6 +242,7 @@ static void test_stream(void **state) {
     client_wait(&c, f);
     assert_int_equal(client_status(&c), 200);
     assert_non_null(strstr(c.in.p, "text/event-stream"));
+    assert_non_null(strstr(c.in.p, "X-Accel-Buffering: no\r\n")); /* F17: 46 tokens in 3 reads through nginx */
     assert_non_null(strstr(c.in.p, "data: [DONE]\n\n"));
     assert_non_null(strstr(c.in.p, "\"completion_tokens\":20"));
     assert_non_null(strstr(c.in.p, "\"finish_reason\":\"length\""));
@@ -427,6 +434,110 @@ static void test_api_keys(void **state) {
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-bom\r\n", 200));
 }
 
+static int64_t cached_tokens(struct fixture *f, const char *key) {
+    char auth[128];
+    snprintf(auth, sizeof(auth), "Authorization: Bearer %s\r\n", key);
+    struct json_t *doc = ask(f, "/v1/completions", "{\"prompt\":\"a prompt of several blocks\",\"max_tokens\":1}", auth, 200);
+    int64_t n = json_int(json_member(json_member(json_member(doc, "usage"), "prompt_tokens_details"), "cached_tokens"));
+    json_free(doc);
+    return n;
+}
+
+/* B, tenants: the salt of a key reaches the block ids of its requests: nobody finds what another tenant, or
+ * the public, has left, and each finds its own. */
+static void test_a_tenant_finds_its_own_blocks_only(void **state) {
+    struct fixture *f = *state;
+    char path[] = "/tmp/incipit-keys-XXXXXX";
+    static const char *const tenants[] = {"public-key", "tenant-one", "tenant-two", "no-salt-too"};
+    int fd = mkstemp(path);
+    static const char keys[] = "public-key\nno-salt-too\n"
+                               "tenant-one 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\n"
+                               "tenant-two 00112233445566778899aabbccddeeff00112233445566778899aabbccddeefe\n";
+    CHECK(fd >= 0 && write(fd, keys, sizeof(keys) - 1) == (ssize_t)sizeof(keys) - 1);
+    close(fd);
+    f->cfg.api_key_file = path;
+    start(f);
+    unlink(path);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(cached_tokens(f, tenants[i]), 0);
+    for (size_t i = 0; i < ARRAY_LEN(tenants); i++) /* the last one has no salt either */
+        assert_true(cached_tokens(f, tenants[i]) > 0);
+}
+
+/* B4: "model": "gpt-4o" was answered by whatever was loaded. */
+static void test_another_model_is_404(void **state) {
+    struct fixture *f = *state;
+    static const char *const aliases[] = {"small", "org/other"};
+    static const char *const paths[] = {"/v1/completions", "/tokenize"};
+    f->cfg.aliases = aliases;
+    f->cfg.n_aliases = 2;
+    start(f);
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        struct json_t *doc = ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":\"gpt-4o\"}", "", 404);
+        assert_string_equal(error_code(doc), "model_not_found");
+        assert_string_equal(json_text(json_member(json_member(doc, "error"), "param")).p, "model");
+        json_free(doc);
+        json_free(ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":\"org/m\"}", "", 200));
+        json_free(ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":\"org/other\"}", "", 200));
+        json_free(ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":null}", "", 200));
+    }
+    json_free(ask(f, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"model\":\"gpt-4o\"}", "", 404));
+    json_free(ask(f, "/detokenize", "{\"tokens\":[97],\"model\":\"gpt-4o\"}", "", 404));
+    json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"model\":3}", "", 400));
+    struct json_t *doc = ask(f, "/v1/models", NULL, "", 200);
+    assert_int_equal(json_count(json_member(doc, "data")), 3);
+    json_free(doc);
+    json_free(ask(f, "/v1/models/small", NULL, "", 200));
+}
+
+static void test_any_model_is_an_option(void **state) {
+    struct fixture *f = *state;
+    f->cfg.any_model = true;
+    start(f);
+    struct json_t *doc = ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"model\":\"gpt-4o\"}", "", 200);
+    assert_string_equal(json_text(json_member(doc, "model")).p, "org/m"); /* what answered */
+    json_free(doc);
+}
+
+/* B8: a web page may post text/plain, or a body without a type, to any address without asking. */
+static void test_only_json_is_taken(void **state) {
+    struct fixture *f = *state;
+    static const char body[] = "{\"prompt\":\"hello\",\"max_tokens\":1}";
+    static const char *const bad[] = {"Content-Type: text/plain\r\n", "X-Content-Type: none\r\n",
+                                      "Content-Type: application/x-www-form-urlencoded\r\n",
+                                      "Content-Type: text/plain; x=application/json\r\n", "Content-Type: \r\n"};
+    start(f);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        json_free(ask(f, "/v1/completions", body, bad[i], 415));
+        json_free(ask(f, "/tokenize", body, bad[i], 415));
+    }
+    json_free(ask(f, "/v1/completions", body, "Content-Type: Application/JSON ; charset=utf-8\r\n", 200));
+}
+
+/* A9: the key is asked for before the body is read: 40 of 16 MB cost 600 MB without a key. */
+static void test_the_key_is_asked_before_the_body(void **state) {
+    struct fixture *f = *state;
+    char path[] = "/tmp/incipit-keys-XXXXXX", head[256];
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && write(fd, "secret-one\n", 11) == 11);
+    close(fd);
+    f->cfg.api_key_file = path;
+    start(f);
+    unlink(path);
+    static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"};
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        struct client c;
+        client_connect(&c, f);
+        int n = snprintf(head, sizeof(head),
+                         "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                         "Content-Length: 16000000\r\n\r\n", paths[i]);
+        CHECK(send(c.fd, head, (size_t)n, 0) == n);
+        client_wait(&c, f); /* nothing of the body is ever sent */
+        assert_int_equal(client_status(&c), 401);
+        client_fini(&c);
+    }
+}
+
 static void test_draining_is_503(void **state) {
     struct fixture *f = *state;
     start(f);
@@ -452,6 +563,7 @@ static void test_close_with_requests_open(void **state) {
 }
 
 int main(void) {
+    signal(SIGPIPE, SIG_IGN); /* as the daemons do: libuv does not */
 #define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_completion),
@@ -467,6 +579,11 @@ int main(void) {
         TEST(test_tokenize_and_back),
         TEST(test_models),
         TEST(test_api_keys),
+        TEST(test_a_tenant_finds_its_own_blocks_only),
+        TEST(test_another_model_is_404),
+        TEST(test_any_model_is_an_option),
+        TEST(test_only_json_is_taken),
+        TEST(test_the_key_is_asked_before_the_body),
         TEST(test_draining_is_503),
         TEST(test_close_with_requests_open),
     };
