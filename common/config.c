@@ -257,9 +257,19 @@ int cfg_set(const struct cfg_table *t, void *cfg, const char *name, const char *
         return err_set(eb, ERR_NOTFOUND, "no option '%s'", name);
     if (!o->live)
         return err_set(eb, ERR_DENIED, "option '%s' cannot change while running", name);
-    if (o->type == CFG_LIST)
-        list_clear(field(o, cfg));
+    struct cfg_list was = {0}, *list = o->type == CFG_LIST ? field(o, cfg) : NULL;
+    if (list) { /* appended to while it loads: an error must leave what was there */
+        was = *list;
+        *list = (struct cfg_list){0};
+    }
     int rv = set_value(o, cfg, str_of(value), eb);
+    if (rv == 0 && list && list->n < o->min_u)
+        rv = err_set(eb, ERR_INVALID, "at least %" PRIu64 " item(s) are needed", o->min_u);
+    if (list) {
+        list_clear(rv < 0 ? list : &was);
+        if (rv < 0)
+            *list = was;
+    }
     return rv < 0 ? err_wrap(eb, rv, "option '%s'", name) : 0;
 }
 
@@ -507,6 +517,51 @@ int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, 
     cli_names_fini(&names);
     free(l.list_source);
     return rv;
+}
+
+static size_t field_bytes(const struct cfg_opt *o) {
+    static const size_t bytes[] = {
+        [CFG_U32] = sizeof(uint32_t),      [CFG_U64] = sizeof(uint64_t), [CFG_F64] = sizeof(double),
+        [CFG_BOOL] = sizeof(bool),         [CFG_STR] = sizeof(char *),
+        [CFG_LIST] = sizeof(struct cfg_list), [CFG_ENUM] = sizeof(uint32_t)};
+    return bytes[o->type];
+}
+
+/* The texts tell whether a value differs: two lists of equal items are one value. */
+static bool value_differs(const struct cfg_opt *o, const void *a, const void *b) {
+    struct strbuf ta, tb;
+    strbuf_init(&ta);
+    strbuf_init(&tb);
+    format_value(o, a, &ta);
+    format_value(o, b, &tb);
+    bool differs = !str_eq(strbuf_view(&ta), strbuf_view(&tb));
+    strbuf_fini(&ta);
+    strbuf_fini(&tb);
+    return differs;
+}
+
+int cfg_reload(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, int argc,
+               char *const *argv, char *const *envp,
+               void (*differs)(void *arg, const struct cfg_opt *o), void *arg, struct errbuf *eb) {
+    void *fresh = alloc_array(1, t->struct_bytes);
+    int rv = fresh ? cfg_load(t, prog, fresh, argc, argv, envp, stdout, eb)
+                   : err_set(eb, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; rv == 0 && i < t->n_opts; i++) {
+        const struct cfg_opt *o = &t->opts[i];
+        if (!value_differs(o, cfg, fresh))
+            continue;
+        if (o->live) { /* swapped, so that what is freed with fresh is the old value */
+            unsigned char was[sizeof(struct cfg_list)];
+            memcpy(was, field(o, cfg), field_bytes(o));
+            memcpy(field(o, cfg), field(o, fresh), field_bytes(o));
+            memcpy(field(o, fresh), was, field_bytes(o));
+        }
+        differs(arg, o);
+    }
+    if (rv == 0)
+        cfg_free(t, fresh);
+    free(fresh);
+    return MIN(rv, 0);
 }
 
 /* --- printing --- */

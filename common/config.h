@@ -26,7 +26,8 @@
  * sections), environment INCIPIT_<NAME>, command line --some-name VALUE. A variable INCIPIT_* that
  * names no option is somebody else's (an environment is shared); an unknown name in file or command
  * line is an error.
- * live: may be changed by cfg_set() while the daemon runs.
+ * live: may be changed by cfg_set() and cfg_reload() while the daemon runs; who uses such a row reads
+ * it from the struct each time, on the loop thread.
  * Thread: none of its own. */
 #pragma once
 
@@ -101,9 +102,15 @@ int cfg_defaults(const struct cfg_table *t, void *cfg);
 void cfg_free(const struct cfg_table *t, void *cfg);
 
 /* The operator's set: live rows only (ERR_DENIED), known names only (ERR_NOTFOUND), bounds
- * (ERR_INVALID). */
+ * (ERR_INVALID). An error changes nothing. */
 int cfg_set(const struct cfg_table *t, void *cfg, const char *name, const char *value,
             struct errbuf *eb);
+/* What SIGHUP does: the sources are read anew as cfg_load() read them. Rows marked live get their new
+ * value; differs is called for each row, live or not, whose value is not the one in cfg (other rows
+ * keep theirs until a restart). Negative, with eb: nothing has changed. */
+int cfg_reload(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, int argc,
+               char *const *argv, char *const *envp,
+               void (*differs)(void *arg, const struct cfg_opt *o), void *arg, struct errbuf *eb);
 /* Writes the value as text that cfg_set() would read back; ERR_NOTFOUND, ERR_TOOBIG. */
 int cfg_get(const struct cfg_table *t, const void *cfg, const char *name, char *ret, size_t cap);
 /* Row by name; NULL when there is none. Pointer to its field inside cfg. */

@@ -3,12 +3,14 @@
 #include <inttypes.h>
 
 #include "common/err.h"
+#include "common/process.h"
 
 #define GAPS 20u /* ticks that the largest gap is taken over */
 
 struct http_metrics {
     struct http_metrics_cfg cfg;
     uv_loop_t *loop;
+    struct process_metrics process;
     uv_timer_t tick;
     uint64_t last_beat_ns;
     uint64_t gaps_ms[GAPS]; /* ring */
@@ -82,6 +84,8 @@ static void on_metrics(struct http_req *r, void *arg) {
             s->refresh(s->arg);
         metric_render(s->table, s->m, s->common, &out);
     }
+    process_metrics_refresh(&h->process);
+    metric_render(process_metrics_table(), &h->process, NULL, &out);
     if (out.oom)
         http_reply_error(r, 503, "server_error", NULL, NULL, "out of memory");
     else

@@ -1,5 +1,6 @@
 /* http_metrics.h - GET /metrics, /healthz and /readyz for both daemons.
  *
+ * /metrics ends with the process's own figures (common/process.h).
  * /healthz is 200 while the loop turns: it carries the age of the loop's heartbeat and turns 503
  * when the largest gap of the last seconds exceeds max_gap_ms or the live hook says no. /readyz is
  * 200 when the ready hook says so. Hooks append JSON members ("\"model\":\"x\"", commas between) or

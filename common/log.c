@@ -8,6 +8,7 @@
 #include "common/log_format.h"
 
 #define LINE_MAX_BYTES 2048u
+#define END_PATIENCE_S 2 /* for what is left when a log ends; then it is lost */
 #define SITES 64u /* events whose rate is watched at once; a collision restarts the window */
 
 struct site {
@@ -23,7 +24,7 @@ struct log {
     pthread_mutex_t lock; /* covers all below */
     pthread_cond_t work, idle;
     pthread_t thread;
-    bool stop, writing;
+    bool stop, writing, ended;
     char *ring; /* [cfg.ring_bytes] */
     size_t head, used;
     struct site sites[SITES];
@@ -60,9 +61,21 @@ static void *writer_main(void *arg) {
         l->head = (l->head + n) % l->cfg.ring_bytes;
         l->used -= n;
     }
+    l->ended = true;
     pthread_cond_broadcast(&l->idle);
     pthread_mutex_unlock(&l->lock);
     return NULL;
+}
+
+/* Under the lock: waits until the ring is written, or for as long as a process that ends may be held up
+ * by a reader of its log that has stopped reading. */
+static void wait_written(struct log *l, bool for_end) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += END_PATIENCE_S;
+    while (for_end ? !l->ended : l->used || l->writing)
+        if (pthread_cond_timedwait(&l->idle, &l->lock, &until) == ETIMEDOUT)
+            return;
 }
 
 int log_new(struct log **ret, const struct log_cfg *cfg) {
@@ -77,7 +90,11 @@ int log_new(struct log **ret, const struct log_cfg *cfg) {
     atomic_init(&l->level, (int)cfg->level);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
-    pthread_cond_init(&l->idle, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->idle, &attr);
+    pthread_condattr_destroy(&attr);
     int rv = 0;
     if (!cfg->sync) {
         l->ring = malloc(l->cfg.ring_bytes);
@@ -99,7 +116,11 @@ void log_free(struct log *l) {
         pthread_mutex_lock(&l->lock);
         l->stop = true;
         pthread_cond_signal(&l->work);
+        wait_written(l, true);
+        bool ended = l->ended;
         pthread_mutex_unlock(&l->lock);
+        if (!ended)
+            return; /* the thread hangs in its write and still uses all this */
         pthread_join(l->thread, NULL);
     }
     pthread_cond_destroy(&l->work);
@@ -113,8 +134,7 @@ void log_flush(struct log *l) {
     if (!l || l->cfg.sync)
         return;
     pthread_mutex_lock(&l->lock);
-    while (l->used || l->writing)
-        pthread_cond_wait(&l->idle, &l->lock);
+    wait_written(l, false);
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -35,8 +35,9 @@ struct log_cfg {
 };
 
 int log_new(struct log **ret, const struct log_cfg *cfg);
-void log_free(struct log *l); /* writes out what is left */
-void log_flush(struct log *l); /* returns when all lines so far are written */
+/* Both wait until all lines so far are written, at most 2 s for a reader that does not read. */
+void log_free(struct log *l);
+void log_flush(struct log *l);
 void log_set_level(struct log *l, enum log_level level);
 uint64_t log_dropped_total(const struct log *l);    /* ring was full */
 uint64_t log_suppressed_total(const struct log *l); /* rate limit */

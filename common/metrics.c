@@ -167,6 +167,7 @@ void metric_render(const struct metric_table *t, const void *m, const char *comm
     static const char *const type_names[] = {
         [METRIC_COUNTER] = "counter",
         [METRIC_GAUGE] = "gauge",
+        [METRIC_FCOUNTER] = "counter",
         [METRIC_FGAUGE] = "gauge",
         [METRIC_HISTO] = "histogram",
     };

@@ -15,6 +15,7 @@
  *  type     C field               macros
  *  COUNTER  _Atomic uint64_t      METRIC_INC(m, f)  METRIC_ADD(m, f, n)
  *  GAUGE    _Atomic int64_t       METRIC_SET(m, f, v)  METRIC_ADD(m, f, n)
+ *  FCOUNTER _Atomic uint64_t      METRIC_SETF(m, f, v): a total kept elsewhere, a double's bits
  *  FGAUGE   _Atomic uint64_t      METRIC_SETF(m, f, v): a double's bits
  *  HISTO    struct metric_histo   METRIC_OBSERVE(m, f, v)
  *
@@ -49,7 +50,7 @@ struct metric_histo {
     _Atomic uint64_t sum_bits;                      /* a double */
 };
 
-enum metric_type { METRIC_COUNTER, METRIC_GAUGE, METRIC_FGAUGE, METRIC_HISTO };
+enum metric_type { METRIC_COUNTER, METRIC_GAUGE, METRIC_FCOUNTER, METRIC_FGAUGE, METRIC_HISTO };
 
 struct metric_row {
     const char *field;
@@ -69,6 +70,7 @@ struct metric_table {
 
 #define METRIC_CTYPE_COUNTER _Atomic uint64_t
 #define METRIC_CTYPE_GAUGE _Atomic int64_t
+#define METRIC_CTYPE_FCOUNTER _Atomic uint64_t
 #define METRIC_CTYPE_FGAUGE _Atomic uint64_t
 #define METRIC_CTYPE_HISTO struct metric_histo
 #define METRIC_FIELD_(f, t, ...) METRIC_CTYPE_##t f;

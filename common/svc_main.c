@@ -8,16 +8,18 @@
 #include "common/check.h"
 #include "common/err.h"
 #include "common/log_format.h"
+#include "common/process.h"
 #include "common/sm.h"
 
 extern char **environ;
 
-/*  START --> RUN --SIGTERM--> DRAIN --drained, timeout, 2nd signal--> STOP
- *    \--------+--------------------------------------------------------^   */
-enum svc_state { SVC_START, SVC_RUN, SVC_DRAIN, SVC_STOP, SVC_STATE_NR };
+/*  START --> RUN --SIGTERM--> LAME --time--> DRAIN --drained, timeout, 2nd signal--> STOP
+ *    \--------+-----------------+--------------------------------------------------^   */
+enum svc_state { SVC_START, SVC_RUN, SVC_LAME, SVC_DRAIN, SVC_STOP, SVC_STATE_NR };
 static const struct sm_state svc_states[SVC_STATE_NR] = {
     [SVC_START] = {"start", SM_INITIAL, BIT(SVC_RUN)},
-    [SVC_RUN] = {"run", 0, BIT(SVC_DRAIN) | BIT(SVC_STOP)},
+    [SVC_RUN] = {"run", 0, BIT(SVC_LAME) | BIT(SVC_DRAIN) | BIT(SVC_STOP)},
+    [SVC_LAME] = {"lame duck", 0, BIT(SVC_DRAIN) | BIT(SVC_STOP)},
     [SVC_DRAIN] = {"drain", 0, BIT(SVC_STOP)},
     [SVC_STOP] = {"stop", SM_FINAL, 0},
 };
@@ -29,18 +31,20 @@ struct svc_private_ {
     const struct svc_ops *ops;
     void *cfg;
     uv_loop_t loop;
-    uv_signal_t term, intr;
-    uv_timer_t timer; /* drain timeout, then stop patience */
+    int argc; /* for a reload */
+    char *const *argv;
+    uv_signal_t term, intr, hup;
+    uv_timer_t timer; /* lame duck, then drain timeout, then stop patience */
     uv_async_t drained_wakeup;
     struct sm sm;
-    bool ready, start_failed;
+    bool ready;
     int exit_code;
 };
 
+/* 0 for a row that the daemon's table does not have. */
 static uint32_t opt_u32(const struct svc_private_ *p, const char *name) {
     const struct cfg_opt *o = cfg_find(p->ops->table, name);
-    CHECK(o); /* the daemon's table lacks SVC_OPTIONS */
-    return *(const uint32_t *)cfg_field(o, p->cfg);
+    return o ? *(const uint32_t *)cfg_field(o, p->cfg) : 0;
 }
 
 static void print_handle(uv_handle_t *h, void *arg) {
@@ -57,13 +61,18 @@ static void on_patience_over(uv_timer_t *t) {
     _exit(SVC_EXIT_FAILED);
 }
 
+static void close_wakers(struct svc_private_ *p) {
+    uv_close((uv_handle_t *)&p->term, NULL);
+    uv_close((uv_handle_t *)&p->intr, NULL);
+    uv_close((uv_handle_t *)&p->drained_wakeup, NULL);
+}
+
 static void enter_stop(struct svc_private_ *p) {
     sm_move(&p->sm, SVC_STOP);
     uv_timer_start(&p->timer, on_patience_over, STOP_PATIENCE_MS, 0);
     uv_unref((uv_handle_t *)&p->timer);
-    uv_close((uv_handle_t *)&p->term, NULL);
-    uv_close((uv_handle_t *)&p->intr, NULL);
-    uv_close((uv_handle_t *)&p->drained_wakeup, NULL);
+    uv_unref((uv_handle_t *)&p->hup); /* stays open: libuv would give the signal its deadly default back */
+    close_wakers(p);
     p->ops->stop(&p->pub);
 }
 
@@ -73,26 +82,88 @@ static void on_drain_timeout(uv_timer_t *t) {
     enter_stop(p);
 }
 
-static void begin_end(struct svc_private_ *p, const char *why) {
-    if (sm_at(&p->sm) == SVC_DRAIN) {
-        log_warn(p->pub.log, "second signal, stopping now", "why=%s", why);
-        enter_stop(p);
-        return;
-    }
-    if (sm_at(&p->sm) != SVC_RUN)
-        return;
-    log_info(p->pub.log, "draining", "why=%s", why);
-    if (!p->ops->drain) {
-        enter_stop(p);
-        return;
-    }
+static void enter_drain(struct svc_private_ *p) {
     sm_move(&p->sm, SVC_DRAIN);
     uv_timer_start(&p->timer, on_drain_timeout, opt_u32(p, "drain_timeout_ms"), 0);
     p->ops->drain(&p->pub);
 }
 
+static void on_lame_duck_over(uv_timer_t *t) {
+    enter_drain(t->data);
+}
+
+static void begin_end(struct svc_private_ *p, const char *why, uint32_t lame_duck_ms) {
+    enum svc_state at = (enum svc_state)sm_at(&p->sm);
+    if (at == SVC_LAME || at == SVC_DRAIN) {
+        log_warn(p->pub.log, "second signal, stopping now", "why=%s", why);
+        enter_stop(p);
+        return;
+    }
+    if (at != SVC_RUN)
+        return;
+    log_info(p->pub.log, "draining", "why=%s", why);
+    process_notify("STOPPING=1");
+    if (!p->ready || !p->ops->drain) {
+        enter_stop(p);
+    } else if (lame_duck_ms) {
+        sm_move(&p->sm, SVC_LAME);
+        uv_timer_start(&p->timer, on_lame_duck_over, lame_duck_ms, 0);
+    } else {
+        enter_drain(p);
+    }
+}
+
 static void on_signal(uv_signal_t *h, int signum) {
-    begin_end(h->data, signum == SIGTERM ? "SIGTERM" : "SIGINT");
+    struct svc_private_ *p = h->data;
+    begin_end(p, signum == SIGTERM ? "SIGTERM" : "SIGINT", opt_u32(p, "lame_duck_ms"));
+}
+
+/* --- options that change while the daemon runs --- */
+
+static void apply_option(struct svc_private_ *p, const struct cfg_opt *o) {
+    char value[128] = "(long)";
+    (void)cfg_get(p->ops->table, p->cfg, o->name, value, sizeof(value));
+    log_info(p->pub.log, "option changed", "name=%s value=%s", o->name, value);
+    if (strcmp(o->name, "log_level") == 0)
+        log_set_level(p->pub.log, (enum log_level)opt_u32(p, "log_level"));
+    if (p->ops->changed)
+        p->ops->changed(&p->pub, o);
+}
+
+int svc_set_option(struct svc *s, const char *name, const char *value, struct errbuf *eb) {
+    int rv = cfg_set(s->priv->ops->table, s->priv->cfg, name, value, eb);
+    if (rv == 0)
+        apply_option(s->priv, cfg_find(s->priv->ops->table, name));
+    return rv;
+}
+
+static void on_option_differs(void *arg, const struct cfg_opt *o) {
+    struct svc_private_ *p = arg;
+    if (o->live)
+        apply_option(p, o);
+    else
+        log_warn(p->pub.log, "an option changes with the next start only", "name=%s", o->name);
+}
+
+static void on_hup(uv_signal_t *h, int signum) {
+    struct svc_private_ *p = h->data;
+    struct errbuf eb = {{0}};
+    char state[64];
+    (void)signum;
+    if (sm_at(&p->sm) == SVC_STOP)
+        return;
+    snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
+             clock_mono_ns(p->pub.clk) / 1000);
+    process_notify(state);
+    int rv = cfg_reload(p->ops->table, &p->ops->prog, p->cfg, p->argc, p->argv, environ,
+                        on_option_differs, p, &eb);
+    if (rv == 0 && p->ops->reload)
+        rv = p->ops->reload(&p->pub, &eb);
+    if (rv < 0)
+        log_error(p->pub.log, "reload failed, what was there stays", "err=%s", eb.text);
+    else
+        log_info(p->pub.log, "reloaded", "why=SIGHUP");
+    process_notify("READY=1");
 }
 
 /* Drained is taken up from the loop, so that the caller may be anywhere inside its own structures.
@@ -109,13 +180,25 @@ void svc_drained(struct svc *s) {
 }
 
 bool svc_is_draining(const struct svc *s) {
-    return sm_at(&s->priv->sm) >= SVC_DRAIN;
+    return sm_at(&s->priv->sm) >= SVC_LAME;
+}
+
+const char *svc_phase(const struct svc *s) {
+    switch ((enum svc_state)sm_at(&s->priv->sm)) {
+    case SVC_LAME:
+    case SVC_DRAIN:
+        return "draining";
+    case SVC_STOP:
+        return "closing";
+    default:
+        return s->priv->ready ? "ready" : "starting";
+    }
 }
 
 void svc_fail(struct svc *s, int rv, const char *what) {
     log_error(s->log, "fatal", "what=%s err=%s", what, err_text(rv));
     s->priv->exit_code = SVC_EXIT_FAILED;
-    begin_end(s->priv, "fatal error");
+    begin_end(s->priv, "fatal error", 0);
 }
 
 void svc_ready(struct svc *s, const char *fmt, ...) {
@@ -134,6 +217,7 @@ void svc_ready(struct svc *s, const char *fmt, ...) {
     log_line_end(&line);
     printf("ready %.*s", (int)line.n, line.p);
     fflush(stdout);
+    process_notify("READY=1");
 }
 
 static int open_handles(struct svc_private_ *p) {
@@ -143,22 +227,29 @@ static int open_handles(struct svc_private_ *p) {
     p->pub.loop = &p->loop;
     if ((rv = uv_signal_init(&p->loop, &p->term)) < 0 ||
         (rv = uv_signal_init(&p->loop, &p->intr)) < 0 ||
+        (rv = uv_signal_init(&p->loop, &p->hup)) < 0 ||
         (rv = uv_timer_init(&p->loop, &p->timer)) < 0 ||
         (rv = uv_async_init(&p->loop, &p->drained_wakeup, on_drained_wakeup)) < 0)
         return rv; /* the process ends with it */
-    p->term.data = p->intr.data = p->timer.data = p->drained_wakeup.data = p;
+    p->term.data = p->intr.data = p->hup.data = p->timer.data = p->drained_wakeup.data = p;
     if ((rv = uv_signal_start(&p->term, on_signal, SIGTERM)) < 0 ||
-        (rv = uv_signal_start(&p->intr, on_signal, SIGINT)) < 0)
+        (rv = uv_signal_start(&p->intr, on_signal, SIGINT)) < 0 ||
+        (rv = uv_signal_start(&p->hup, on_hup, SIGHUP)) < 0)
         return rv;
     return 0;
 }
 
-static void close_own_handles(struct svc_private_ *p) {
-    uv_close((uv_handle_t *)&p->term, NULL);
-    uv_close((uv_handle_t *)&p->intr, NULL);
-    uv_close((uv_handle_t *)&p->drained_wakeup, NULL);
+/* What stays until the loop has nothing else. */
+static void close_rest(struct svc_private_ *p) {
+    uv_close((uv_handle_t *)&p->hup, NULL);
     uv_close((uv_handle_t *)&p->timer, NULL);
     uv_run(&p->loop, UV_RUN_DEFAULT);
+    signal(SIGHUP, SIG_IGN);
+}
+
+static void close_own_handles(struct svc_private_ *p) {
+    close_wakers(p);
+    close_rest(p);
 }
 
 /* While start() runs our own handles do not keep the loop alive, so that a start which fails can
@@ -167,6 +258,7 @@ static void hold_loop(struct svc_private_ *p, bool on) {
     void (*set)(uv_handle_t * h) = on ? uv_ref : uv_unref;
     set((uv_handle_t *)&p->term);
     set((uv_handle_t *)&p->intr);
+    set((uv_handle_t *)&p->hup);
     set((uv_handle_t *)&p->drained_wakeup);
 }
 
@@ -188,8 +280,7 @@ static int run(struct svc_private_ *p) {
     }
     sm_move(&p->sm, SVC_RUN);
     uv_run(&p->loop, UV_RUN_DEFAULT);
-    uv_close((uv_handle_t *)&p->timer, NULL);
-    uv_run(&p->loop, UV_RUN_DEFAULT);
+    close_rest(p);
     if (p->ops->free)
         p->ops->free(&p->pub);
     log_info(p->pub.log, "stopped", "exit=%d", p->exit_code);
@@ -198,7 +289,10 @@ static int run(struct svc_private_ *p) {
 
 int svc_main(const struct svc_ops *ops, int argc, char **argv) {
     struct errbuf eb = {{0}};
-    struct svc_private_ p = {.ops = ops};
+    struct svc_private_ p = {.ops = ops, .argc = argc, .argv = argv};
+    process_stdio();
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN); /* until the loop takes it: a terminal that closes ends nothing */
     p.pub.priv = &p;
     p.pub.clk = clock_real();
     p.cfg = alloc_array(1, ops->table->struct_bytes);
@@ -211,7 +305,6 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv) {
         free(p.cfg);
         return rv < 0 ? SVC_EXIT_USAGE : SVC_EXIT_OK;
     }
-    signal(SIGPIPE, SIG_IGN);
     sm_init(&p.sm, svc_states, SVC_STATE_NR, SVC_START);
     struct log_cfg lc = {.prog = ops->prog.name,
                          .fd = STDERR_FILENO,

@@ -196,11 +196,59 @@ static void test_set_and_get(void **state) {
     assert_int_equal(cfg_set(t, &c, "cache", "z", &eb), 0);
     assert_int_equal(cfg_get(t, &c, "cache", text, sizeof(text)), 0);
     assert_string_equal(text, "z");
+    assert_int_equal(cfg_set(t, &c, "cache", "a,b,c,d", &eb), ERR_INVALID); /* more than three */
+    assert_int_equal(cfg_get(t, &c, "cache", text, sizeof(text)), 0);
+    assert_string_equal(text, "z"); /* E7: an error emptied a list or left half a one */
     assert_int_equal(cfg_set(t, &c, "listen_port", "1", &eb), ERR_DENIED);
     assert_int_equal(cfg_set(t, &c, "nothing", "1", &eb), ERR_NOTFOUND);
     assert_int_equal(cfg_set(t, &c, "ratio", "7", &eb), ERR_INVALID);
     assert_int_equal(cfg_get(t, &c, "ratio", text, 2), ERR_TOOBIG);
     assert_true(c.ratio == 0.5);
+    cfg_free(t, &c);
+}
+
+struct seen {
+    char text[128];
+};
+static void on_differs(void *arg, const struct cfg_opt *o) {
+    struct seen *seen = arg;
+    snprintf(seen->text + strlen(seen->text), sizeof(seen->text) - strlen(seen->text), "%s%s ", o->name,
+             o->live ? "" : "!");
+}
+
+/* E6, E7: what SIGHUP stands on: live rows change, others are named, an error changes nothing. */
+static void test_reload_changes_live_rows_only(void **state) {
+    (void)state;
+    const struct cfg_table *t = toy_config_table();
+    struct tmpdir d;
+    struct toy_config c;
+    struct errbuf eb = {{0}};
+    struct seen seen = {{0}};
+    char path[512];
+    tmpdir_setup(&d);
+    tmpdir_join(&d, "x.ini", path, sizeof(path));
+    tmpdir_write(&d, "x.ini", "ratio = 0.25\ncache = a\nmodel = m\n", 34);
+    char *argv[] = {(char *)(uintptr_t) "toy", (char *)(uintptr_t) "--config", path,
+                    (char *)(uintptr_t) "--verbose"};
+    assert_int_equal(cfg_load(t, &prog, &c, 4, argv, NULL, stdout, &eb), 0);
+    assert_int_equal(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb), 0);
+    assert_string_equal(seen.text, "");
+    static const char other[] = "ratio = 0.75\ncache = a,b\nmodel = n\nverbose = false\nfetch = never\n";
+    tmpdir_write(&d, "x.ini", other, sizeof(other) - 1);
+    assert_int_equal(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb), 0);
+    assert_string_equal(seen.text, "fetch cache model! ratio ");
+    assert_true(c.ratio == 0.75 && c.verbose && c.fetch == 2); /* the command line is stronger still */
+    assert_int_equal(c.cache.n, 2);
+    assert_string_equal(c.cache.v[1], "b");
+    assert_string_equal(c.model, "m");
+    seen.text[0] = '\0';
+    tmpdir_write(&d, "x.ini", "ratio = 0.1\nratio = 9\n", 22);
+    assert_true(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb) < 0);
+    assert_non_null(strstr(eb.text, "ratio"));
+    tmpdir_teardown(&d);
+    assert_true(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb) < 0); /* no file */
+    assert_string_equal(seen.text, "");
+    assert_true(c.ratio == 0.75);
     cfg_free(t, &c);
 }
 
@@ -214,6 +262,7 @@ int main(void) {
         cmocka_unit_test(test_printing),
         cmocka_unit_test(test_dump_with_comments_removed_loads),
         cmocka_unit_test(test_set_and_get),
+        cmocka_unit_test(test_reload_changes_live_rows_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,6 +102,16 @@ static void test_metrics(void **state) {
     struct fixture *f = *state;
     METRIC_INC(&f->m, a_total);
     get(f, "/metrics");
+    /* E10: versions, restarts and memory of each daemon */
+    static const char *const process[] = {
+        "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total ",
+        "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes ",
+        "process_virtual_memory_bytes ", "process_open_fds ", "process_max_fds ",
+        "incipit_build_info{version=\"" INCIPIT_VERSION "\"} 1\n"};
+    for (size_t i = 0; i < ARRAY_LEN(process); i++)
+        assert_non_null(strstr(f->text, process[i]));
+    double start = strtod(strstr(f->text, "\nprocess_start_time_seconds ") + 28, NULL);
+    assert_true(start > (double)time(NULL) - 3600 && start < (double)time(NULL) + 2);
     assert_non_null(strstr(f->text, "Content-Type: text/plain; version=0.0.4"));
     assert_non_null(strstr(f->text, "toy_a_total{node=\"1\"} 1\n"));
     assert_non_null(strstr(f->text, "toy_b_bytes{node=\"1\"} 77\n")); /* refreshed when asked */

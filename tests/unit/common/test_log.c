@@ -102,13 +102,32 @@ static void test_full_ring_drops_and_counts(void **state) {
     close(fds[1]);
 }
 
+/* E6: SIGTERM is bounded: whoever reads our stderr may have stopped reading, and the end of the log
+ * waited for it for ever. */
+static void test_end_does_not_wait_for_a_reader_that_hangs(void **state) {
+    (void)state;
+    int fds[2];
+    struct log *l;
+    assert_int_equal(pipe(fds), 0);
+    struct log_cfg cfg = {.prog = "toy", .fd = fds[1], .burst = 100000};
+    assert_int_equal(log_new(&l, &cfg), 0);
+    for (int i = 0; i < 1000; i++)
+        log_info(l, "flood", "pad=%0100d", i);
+    log_flush(l);
+    log_free(l);
+    close(fds[0]); /* the thread that was left behind ends */
+    close(fds[1]);
+}
+
 int main(void) {
+    alarm(60);
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_line_form, setup, teardown),
         cmocka_unit_test_setup_teardown(test_repeats_are_suppressed_and_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_line_is_cut_not_overrun, setup, teardown),
         cmocka_unit_test(test_full_ring_drops_and_counts),
+        cmocka_unit_test(test_end_does_not_wait_for_a_reader_that_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

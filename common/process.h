@@ -1,0 +1,32 @@
+/* process.h - this process as the system sees it: standard streams, its service manager, its figures.
+ *
+ * Thread: process_stdio() before any other; the rest: any one at a time. */
+#pragma once
+
+#include "common/clock.h"
+#include "common/metrics.h"
+
+/* Opens /dev/null for each of the descriptors 0 to 2 that is closed. First thing in main(): else the
+ * next socket or file gets that number, and what is printed goes into it. */
+void process_stdio(void);
+
+/* Tells systemd (NOTIFY_SOCKET, see sd_notify(3)) e.g. "READY=1"; nothing without it. */
+void process_notify(const char *state);
+
+/*    field                type      help */
+#define PROCESS_METRICS(X)                                                                         \
+    X(cpu_seconds_total, FCOUNTER, "user and system CPU time")                                     \
+    X(start_time_seconds, FGAUGE, "start of the process, Unix time")                               \
+    X(resident_memory_bytes, GAUGE, "memory in RAM, the cache's own tier included")                \
+    X(virtual_memory_bytes, GAUGE, "address space")                                                \
+    X(open_fds, GAUGE, "open file descriptors")                                                    \
+    X(max_fds, GAUGE, "file descriptors the process may have")                                     \
+    X(build_info, GAUGE, "always 1; the version as a label", .name = "incipit_build_info",         \
+      .labels = "version=\"" INCIPIT_VERSION "\"")
+struct process_metrics {
+    METRIC_FIELDS(PROCESS_METRICS)
+};
+METRIC_TABLE(process_metrics, PROCESS_METRICS, "process_")
+
+/* Zero at first; what /proc does not tell stays as it was. */
+void process_metrics_refresh(struct process_metrics *m);
