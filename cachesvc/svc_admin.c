@@ -84,7 +84,7 @@ static struct msg_block_info block_info(const struct store_block_info *b) {
                                    .leases = b->leases,
                                    .pins = b->pins,
                                    .n_children = b->n_children,
-                                   .put_time_ms = b->put_time_s * 1000,
+                                   .put_time_ms = b->put_time_ms,
                                    .put_seq = b->put_seq,
                                    .writer = {b->writer, sizeof(b->writer)},
                                    .group = b->group,
@@ -251,7 +251,7 @@ static int start_evict(struct cachesvc *s, struct rpc_call *call, const struct s
 }
 
 static bool matches_time(const struct store_filter *f, const struct store_block_info *b) {
-    return !f->by_time || (b->put_time_s >= f->time_from_s && b->put_time_s <= f->time_to_s);
+    return !f->by_time || (b->put_time_ms >= f->time_from_ms && b->put_time_ms <= f->time_to_ms);
 }
 
 /* What an Evict would remove, without removing it. */
@@ -293,9 +293,8 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     f.n_ids = (uint32_t)m.n_ids;
     f.descendants = m.descendants;
     f.by_time = by_time;
-    /* Records hold seconds: a range of milliseconds takes every second that it touches. */
-    f.time_from_s = m.from_ms / 1000;
-    f.time_to_s = m.to_ms ? (m.to_ms + 999) / 1000 : UINT64_MAX;
+    f.time_from_ms = m.from_ms;
+    f.time_to_ms = m.to_ms ? m.to_ms : UINT64_MAX;
     f.by_writer = m.writer.n == sizeof(f.writer);
     if (f.by_writer)
         memcpy(f.writer, m.writer.p, sizeof(f.writer));

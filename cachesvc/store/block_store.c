@@ -120,7 +120,10 @@ static int take_memory(struct block_store *s) {
     uint64_t seed;
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         seed = clock_wall_ns(s->clk);
-    return dir_init(&s->dir, c->max_blocks, seed);
+    int rv = dir_init(&s->dir, c->max_blocks, seed);
+    s->dir.on_held = store_on_held;
+    s->dir.arg = s;
+    return rv < 0 ? rv : origins_init(&s->origins, c->max_blocks);
 }
 
 static void destroy(struct block_store *s) {
@@ -130,6 +133,7 @@ static void destroy(struct block_store *s) {
         disk_exec_loop_free(s->own_exec);
     ram_tier_fini(&s->ram);
     dir_fini(&s->dir);
+    origins_fini(&s->origins);
     free(s->ns);
     free(s->range_sizes);
     free(s->ns_class);

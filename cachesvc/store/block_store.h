@@ -256,7 +256,7 @@ void block_store_put_end(struct store_put *p);
 struct store_filter { /* all set conditions must hold; none set: everything */
     bool by_ns, by_time, by_writer;
     uint32_t ns;
-    uint64_t time_from_s, time_to_s; /* put time, Unix seconds, both inclusive */
+    uint64_t time_from_ms, time_to_ms; /* put time, Unix milliseconds, both inclusive */
     uint8_t writer[STORE_WRITER_BYTES];
     const struct block_id *ids; /* NULL: any; read during the call only */
     uint32_t n_ids;
@@ -279,7 +279,7 @@ struct store_block_info {
     struct block_id id, parent; /* parent all zero when unknown */
     uint8_t ns_digest[DIGEST_BYTES];
     uint8_t writer[STORE_WRITER_BYTES];
-    uint64_t group, checksum, put_seq, put_time_s, ram_generation;
+    uint64_t group, checksum, put_seq, put_time_ms, ram_generation;
     uint32_t ns, depth, payload_bytes, n_children, leases, pins;
     uint8_t ram, disk; /* enum store_tier_state */
     bool hole, filling, foreign;
@@ -335,6 +335,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(committed, "blocks made visible")                                                            \
     X(aborted, "blocks begun and not made visible")                                                \
     X(evicted, "blocks that left the node to make room")                                           \
+    X(evicted_unwritten, "blocks that left RAM before the disk had taken them")                     \
     X(evicted_ram, "RAM copies dropped to make room")                                              \
     X(evicted_disk, "disk copies dropped to make room")                                            \
     X(removed, "blocks removed by an operator")                                                    \

@@ -132,7 +132,7 @@ static void table_remove(struct directory *d, uint32_t gap) {
 
 void dir_del(struct directory *d, uint32_t idx) {
     struct dir_entry *e = dir_at(d, idx);
-    CHECK(e->parent == DIR_NONE && e->child == DIR_NONE && !e->in_lru);
+    CHECK(e->parent == DIR_NONE && e->child == DIR_NONE && !e->list);
     CHECK(e->slot[DIR_RAM] == DIR_NONE && e->slot[DIR_DISK] == DIR_NONE);
     uint32_t at = home_of(d, idx);
     while (d->table[at] != idx)
@@ -151,6 +151,8 @@ void dir_held_changed(struct directory *d, uint32_t idx, bool before) {
     for (;;) {
         struct dir_entry *e = dir_at(d, idx);
         bool now = dir_is_held(e);
+        if (now != before && d->on_held)
+            d->on_held(d->arg, idx);
         if (now == before || e->parent == DIR_NONE)
             return;
         idx = e->parent;
@@ -173,7 +175,7 @@ void dir_add_leases(struct directory *d, uint32_t idx, int n) {
     struct dir_entry *e = dir_at(d, idx);
     bool before = dir_is_held(e);
     CHECK((int)e->leases + n >= 0 && (int)e->leases + n <= UINT16_MAX);
-    e->leases = (uint16_t)((int)e->leases + n);
+    e->leases = (uint64_t)((int)e->leases + n) & UINT16_MAX;
     dir_held_changed(d, idx, before);
 }
 
@@ -186,6 +188,7 @@ void dir_link_parent(struct directory *d, uint32_t idx, uint32_t parent) {
     if (p->child != DIR_NONE)
         dir_at(d, p->child)->sib_prev = idx;
     p->child = idx;
+    p->n_children++;
     if (dir_is_held(e)) {
         bool before = dir_is_held(p);
         p->held_children++;
@@ -206,6 +209,7 @@ void dir_unlink_parent(struct directory *d, uint32_t idx) {
     if (e->sib_next != DIR_NONE)
         dir_at(d, e->sib_next)->sib_prev = e->sib_prev;
     e->parent = e->sib_prev = e->sib_next = DIR_NONE;
+    p->n_children--;
     if (dir_is_held(e)) {
         bool before = dir_is_held(p);
         p->held_children--;
@@ -222,11 +226,4 @@ uint32_t dir_walk(const struct directory *d, uint32_t root, uint32_t cur, bool d
         cur = dir_at(d, cur)->parent;
     }
     return DIR_NONE;
-}
-
-uint32_t dir_n_children(const struct directory *d, uint32_t idx) {
-    uint32_t n = 0;
-    for (uint32_t c = dir_at(d, idx)->child; c != DIR_NONE; c = dir_at(d, c)->sib_next)
-        n++;
-    return n;
 }

@@ -1,15 +1,21 @@
 /* Why LRU needs no special care for leaves: a touch walks from the deepest block to block 0, so on
- * any list a parent sits warmer than its children, and the cold end is a leaf of what is left. Only
- * two things break that order: a block that lost its bytes while it has children (its descendants
- * then sit on the orphan list, which is emptied first), and held blocks, which the store refuses by
- * the accept function. */
+ * any list a parent sits warmer than its children, and the cold end is a leaf of what is left. What
+ * comes to a list later (a write or a read that ends, a send) goes just below its nearest ancestor
+ * there, or to the warm end when it has none: then what is above it comes above it too, since it
+ * finds that same place. A block that lost its bytes while it has children breaks the order: its
+ * descendants sit on the orphans' list, which is emptied first. */
 #include "cachesvc/store/policy.h"
 
 #include "common/check.h"
 
+/* How far up place() looks for an ancestor. Longer runs without one arise only when a whole chain is
+ * held, or never reached the disk: its blocks then come to the warm end. */
+#define NEAREST_STEPS 1024u
+#define JUNCTION_STEPS 64u /* the same for each branch of one request */
+
 static struct policy_list *list_of(struct policy *p, enum dir_tier tier, uint32_t cls,
                                    uint32_t idx) {
-    return &p->lists[tier][cls][dir_at(p->dir, idx)->orphan];
+    return &p->lists[tier][cls][dir_list(dir_at(p->dir, idx), tier)];
 }
 
 static struct dir_links *links(struct policy *p, enum dir_tier tier, uint32_t idx) {
@@ -58,41 +64,52 @@ static void stamp(struct policy *p, enum dir_tier tier, uint32_t idx) {
         slots_touch(p->slots[tier], slot, ++p->stamp);
 }
 
-static void lru_insert(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t idx) {
+static bool is_on(const struct policy *p, enum dir_tier t, uint32_t idx, enum dir_list list) {
+    return dir_list(dir_at(p->dir, idx), t) == list;
+}
+
+/* The nearest entry from idx up that is on that list of the tier. */
+static uint32_t nearest(const struct policy *p, enum dir_tier t, uint32_t idx, enum dir_list list,
+                        uint32_t max) {
+    for (; idx != DIR_NONE && !is_on(p, t, idx, list); idx = dir_at(p->dir, idx)->parent)
+        if (max-- == 0)
+            return DIR_NONE;
+    return idx;
+}
+
+static void lru_place(struct policy *p, enum dir_tier t, uint32_t cls, uint32_t idx,
+                      enum dir_list list, bool is_used) {
     struct dir_entry *e = dir_at(p->dir, idx);
-    CHECK(!(e->in_lru & BIT(tier)));
-    e->in_lru = (uint16_t)((e->in_lru | BIT(tier)) & 3);
-    const struct dir_entry *up = e->parent == DIR_NONE ? NULL : dir_at(p->dir, e->parent);
-    bool is_beside = up && (up->in_lru & BIT(tier)) && up->orphan == e->orphan && up->ns == e->ns;
-    if (is_beside)
-        push_below(p, list_of(p, tier, cls, idx), tier, e->parent, idx);
+    if (is_on(p, t, idx, list) && (list == DIR_UNLISTED || !is_used))
+        return;
+    if (!is_on(p, t, idx, DIR_UNLISTED))
+        unlink_entry(p, list_of(p, t, cls, idx), t, idx);
+    dir_set_list(e, t, list);
+    if (list == DIR_UNLISTED)
+        return;
+    uint32_t up = is_used ? DIR_NONE : nearest(p, t, e->parent, list, NEAREST_STEPS);
+    if (up != DIR_NONE)
+        push_below(p, &p->lists[t][cls][list], t, up, idx);
     else
-        push_warm(p, list_of(p, tier, cls, idx), tier, idx);
-    stamp(p, tier, idx);
+        push_warm(p, &p->lists[t][cls][list], t, idx);
+    stamp(p, t, idx);
 }
 
-static void lru_remove(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t idx) {
-    struct dir_entry *e = dir_at(p->dir, idx);
-    CHECK(e->in_lru & BIT(tier));
-    unlink_entry(p, list_of(p, tier, cls, idx), tier, idx);
-    e->in_lru = (uint16_t)((e->in_lru & ~BIT(tier)) & 3);
-}
-
-/* below: just colder than that entry when it is on the same list, else to the warm end. */
+/* below: just colder than that entry when it is on the same list, else to the warm end. What is on
+ * no list is used all the same: its extent is not the oldest. */
 static void touch_one(struct policy *p, enum dir_tier t, uint32_t idx, uint32_t below) {
     const struct dir_entry *e = dir_at(p->dir, idx);
-    if (!(e->in_lru & BIT(t)))
+    stamp(p, t, idx);
+    if (is_on(p, t, idx, DIR_UNLISTED))
         return;
     struct policy_list *l = list_of(p, t, p->ns_class[e->ns], idx);
-    const struct dir_entry *b = below == DIR_NONE ? NULL : dir_at(p->dir, below);
-    if (b && (b->in_lru & BIT(t)) && b->orphan == e->orphan) {
+    if (below != DIR_NONE) {
         unlink_entry(p, l, t, idx);
         push_below(p, l, t, below, idx);
     } else if (l->warm != idx) {
         unlink_entry(p, l, t, idx);
         push_warm(p, l, t, idx);
     }
-    stamp(p, t, idx);
 }
 
 /* Entries from idx up to a touched one, or to the chain's beginning; 0: more than max. */
@@ -117,28 +134,24 @@ static uint32_t lru_touch_chain(struct policy *p, uint32_t idx, uint32_t *steps)
     }
 }
 
-/* The nearest entry from idx up that is on the tier's list. */
-static uint32_t listed_above(const struct policy *p, enum dir_tier t, uint32_t idx,
-                             uint32_t *steps) {
-    while (idx != DIR_NONE && *steps > 0 && !(dir_at(p->dir, idx)->in_lru & BIT(t))) {
-        idx = dir_at(p->dir, idx)->parent;
-        --*steps;
-    }
-    return idx;
-}
-
 static void lru_touch_branch(struct policy *p, uint32_t idx, uint32_t *steps) {
-    uint32_t n = untouched_above(p, idx, *steps), top = idx, below[DIR_TIERS];
+    uint32_t n = untouched_above(p, idx, *steps), top = idx;
+    uint32_t below[DIR_TIERS][DIR_LISTS];
+    bool is_known[DIR_TIERS][DIR_LISTS] = {{false}};
     *steps -= n;
     for (uint32_t i = 0; i < n; i++) {
         dir_at(p->dir, top)->touched = 1;
         top = dir_at(p->dir, top)->parent;
     }
-    for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
-        below[t] = n ? listed_above(p, t, top, steps) : DIR_NONE;
     for (; n > 0; n--, idx = dir_at(p->dir, idx)->parent)
-        for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
-            touch_one(p, t, idx, below[t]);
+        for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++) {
+            enum dir_list l = dir_list(dir_at(p->dir, idx), t);
+            if (l != DIR_UNLISTED && !is_known[t][l]) {
+                is_known[t][l] = true;
+                below[t][l] = nearest(p, t, top, l, JUNCTION_STEPS);
+            }
+            touch_one(p, t, idx, l == DIR_UNLISTED ? DIR_NONE : below[t][l]);
+        }
 }
 
 static void lru_touch_end(struct policy *p, uint32_t idx) {
@@ -146,40 +159,24 @@ static void lru_touch_end(struct policy *p, uint32_t idx) {
         dir_at(p->dir, idx)->touched = 0;
 }
 
-static void lru_set_orphan(struct policy *p, uint32_t cls, uint32_t idx, bool orphan) {
-    struct dir_entry *e = dir_at(p->dir, idx);
-    if (e->orphan == orphan)
-        return;
-    for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
-        if (e->in_lru & BIT(t))
-            unlink_entry(p, list_of(p, t, cls, idx), t, idx);
-    e->orphan = orphan;
-    for (enum dir_tier t = DIR_RAM; t < DIR_TIERS; t++)
-        if (e->in_lru & BIT(t))
-            push_warm(p, list_of(p, t, cls, idx), t, idx);
-}
-
-static uint32_t lru_victim(struct policy *p, enum dir_tier tier, uint32_t cls, uint32_t max_steps,
-                           policy_accept_fn accept, void *arg) {
-    for (int orphans = 1; orphans >= 0; orphans--) {
-        uint32_t idx = p->lists[tier][cls][orphans].cold;
-        for (; idx != DIR_NONE && max_steps > 0; max_steps--) {
-            if (accept(arg, idx))
-                return idx;
-            idx = links(p, tier, idx)->next;
-        }
+static uint32_t lru_victim(const struct policy *p, enum dir_tier tier, uint32_t cls,
+                           enum dir_list list, uint32_t max_steps, policy_accept_fn accept,
+                           void *arg) {
+    uint32_t idx = p->lists[tier][cls][list].cold;
+    for (; idx != DIR_NONE && max_steps > 0; max_steps--) {
+        if (!accept || accept(arg, idx))
+            return idx;
+        idx = dir_at(p->dir, idx)->lru[tier].next;
     }
     return DIR_NONE;
 }
 
 static const struct policy_ops lru_ops = {
     .name = "lru",
-    .insert = lru_insert,
-    .remove = lru_remove,
+    .place = lru_place,
     .touch_chain = lru_touch_chain,
     .touch_branch = lru_touch_branch,
     .touch_end = lru_touch_end,
-    .set_orphan = lru_set_orphan,
     .victim = lru_victim,
 };
 

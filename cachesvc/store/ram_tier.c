@@ -156,7 +156,7 @@ static bool is_touched(struct ram_tier *t, uint32_t ext) {
 static uint32_t hand_out(struct ram_tier *t, uint32_t slot, uint32_t owner) {
     if (slot == SLOT_NONE)
         return SLOT_NONE;
-    *ram_tier_side(t, slot) = (struct ram_slot){.owner = owner, .aux = DIR_NONE};
+    *ram_tier_side(t, slot) = (struct ram_slot){.owner = owner};
     /* release: no byte of the new payload may be seen with the old generation */
     uint64_t unit = slots_off(&t->slots, slot) / t->min_slot_bytes;
     atomic_fetch_add_explicit(&t->gens[unit], 1, memory_order_release);

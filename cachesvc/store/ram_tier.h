@@ -26,7 +26,6 @@ struct ram_tier_cfg {
 struct ram_slot {
     uint32_t owner; /* directory entry, DIR_NONE: nobody, freed with the last ref */
     uint32_t refs;  /* sends, leases, fills and disk jobs that use the bytes */
-    uint32_t aux;   /* the put or the read that fills it */
 };
 
 struct ram_tier {

@@ -3,18 +3,19 @@
 
 #define LIST_STEPS 4096u
 
-static bool entry_matches(const struct dir_entry *e, const struct store_filter *f,
-                          bool resident_only) {
+static bool entry_matches(const struct block_store *s, const struct dir_entry *e,
+                          const struct store_filter *f, bool resident_only) {
     if (e->state == DIR_HOLE || (resident_only && e->state != DIR_RESIDENT))
         return false;
     if (f->by_ns && e->ns != f->ns)
         return false;
-    if (f->by_writer && memcmp(e->writer, f->writer, sizeof(e->writer)) != 0)
+    const struct origin *o = origins_at(&s->origins, (uint32_t)e->origin);
+    if (f->by_writer && memcmp(o->writer, f->writer, sizeof(o->writer)) != 0)
         return false;
     /* A block that is being written has no put time yet; it is newer than anything there. */
     if (f->by_time && e->state == DIR_FILLING)
-        return f->time_to_s == UINT64_MAX;
-    return !f->by_time || (e->put_time_s >= f->time_from_s && e->put_time_s <= f->time_to_s);
+        return f->time_to_ms == UINT64_MAX;
+    return !f->by_time || (e->time_ms >= f->time_from_ms && e->time_ms <= f->time_to_ms);
 }
 
 static void remove_one(struct block_store *s, struct store_evict *ev, uint32_t idx) {
@@ -31,7 +32,7 @@ static void remove_one(struct block_store *s, struct store_evict *ev, uint32_t i
 static bool wants(const struct block_store *s, const struct store_filter *f, uint32_t idx,
                   bool filling) {
     const struct dir_entry *e = store_at(s, idx);
-    return (e->state == DIR_FILLING) == filling && entry_matches(e, f, false);
+    return (e->state == DIR_FILLING) == filling && entry_matches(s, e, f, false);
 }
 
 /* Whatever is being written below id (or id itself). An abort calls commits back, and they may end
@@ -103,7 +104,7 @@ void block_store_evict(struct block_store *s, struct store_evict *ev, const stru
                 remove_below(s, ev, f, ns, &f->ids[i]);
     } else {
         for (uint32_t i = 0; i < s->dir.n_fresh; i++)
-            if (s->dir.entries[i].state != DIR_HOLE && entry_matches(store_at(s, i), f, false))
+            if (s->dir.entries[i].state != DIR_HOLE && entry_matches(s, store_at(s, i), f, false))
                 remove_one(s, ev, i);
     }
     if (!s->has_disk) {
@@ -127,17 +128,18 @@ const char *store_tier_state_name(uint8_t state) {
 
 static void describe(const struct block_store *s, uint32_t idx, struct store_block_info *ret) {
     const struct dir_entry *e = store_at(s, idx);
+    const struct origin *o = origins_at(&s->origins, (uint32_t)e->origin);
     *ret = (struct store_block_info){
         .id = e->id,
-        .group = e->group,
+        .group = o->group,
         .checksum = e->checksum,
         .put_seq = dir_seq(e),
-        .put_time_s = e->put_time_s,
+        .put_time_ms = e->time_ms,
         .ns = e->ns,
         .depth = e->depth,
         .payload_bytes = s->ns[e->ns].shape.payload_bytes,
-        .n_children = dir_n_children(&s->dir, idx),
-        .leases = e->leases,
+        .n_children = e->n_children,
+        .leases = (uint32_t)e->leases,
         .pins = e->pins,
         .ram = (uint8_t)e->ram,
         .disk = (uint8_t)e->disk,
@@ -150,7 +152,7 @@ static void describe(const struct block_store *s, uint32_t idx, struct store_blo
     if (entry_in_ram(e))
         ret->ram_generation = ram_tier_generation(&s->ram, e->slot[DIR_RAM]);
     memcpy(ret->ns_digest, s->ns[e->ns].digest, DIGEST_BYTES);
-    memcpy(ret->writer, e->writer, sizeof(ret->writer));
+    memcpy(ret->writer, o->writer, sizeof(ret->writer));
 }
 
 int block_store_inspect(const struct block_store *s, uint32_t ns, const struct block_id *id,
@@ -175,7 +177,7 @@ uint32_t block_store_list(const struct block_store *s, const struct store_filter
     uint64_t at = *cursor;
     for (; at < s->dir.n_fresh && n < max && steps < LIST_STEPS; at++, steps++) {
         const struct dir_entry *e = store_at(s, (uint32_t)at);
-        if (entry_matches(e, f, true) && is_named(e, f))
+        if (entry_matches(s, e, f, true) && is_named(e, f))
             describe(s, (uint32_t)at, &ret[n++]);
     }
     *cursor = at >= s->dir.n_fresh ? 0 : at;

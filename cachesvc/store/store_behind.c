@@ -13,12 +13,13 @@ void store_behind_encode(void *arg, uint32_t owner, struct disk_slot_hdr *ret) {
     const struct dir_entry *e = store_at(s, owner);
     const struct store_ns *ns = &s->ns[e->ns];
     ret->put_seq = dir_seq(e);
-    ret->put_time_s = e->put_time_s;
-    ret->group = e->group;
+    const struct origin *o = origins_at(&s->origins, (uint32_t)e->origin);
+    ret->put_time_s = e->time_ms / 1000;
+    ret->group = o->group;
     ret->checksum = e->checksum;
     ret->id = e->id;
     memcpy(ret->ns, ns->digest, sizeof(ret->ns));
-    memcpy(ret->writer, e->writer, sizeof(ret->writer));
+    memcpy(ret->writer, o->writer, sizeof(ret->writer));
     ret->payload_len = ns->shape.payload_bytes;
     ret->n_ranges = ns->shape.n_ranges;
     ret->depth = e->depth;
@@ -68,8 +69,8 @@ static void finish(struct store_write *w) {
 static void give_up(struct store_write *w, bool has_header) {
     struct block_store *s = w->s;
     if (is_ours(w)) {
-        store_at(s, w->e.idx)->slot[DIR_DISK] = SLOT_NONE;
         store_set_disk(s, w->e.idx, TIER_NONE);
+        store_at(s, w->e.idx)->slot[DIR_DISK] = SLOT_NONE;
     }
     disk_tier_forget(&s->disk, w->disk_slot, has_header);
 }
@@ -80,11 +81,9 @@ static void on_header(struct disk_wait *wait, int rv) {
     if (is_ours(w) && rv < 0) {
         give_up(w, /* has_header= */ true);
     } else if (is_ours(w)) {
-        struct dir_entry *e = store_at(s, w->e.idx);
-        store_set_disk(s, w->e.idx, TIER_CLEAN);
-        if (e->ram == TIER_DIRTY)
+        if (store_at(s, w->e.idx)->ram == TIER_DIRTY)
             store_set_ram(s, w->e.idx, TIER_CLEAN);
-        s->policy.ops->insert(&s->policy, DIR_DISK, store_cls(s, e), w->e.idx);
+        store_set_disk(s, w->e.idx, TIER_CLEAN);
         s->st.disk_written++;
     } /* else an operator removed the block, and its slot is being cleared */
     finish(w);
@@ -144,8 +143,10 @@ void store_behind_pump(struct block_store *s) {
         int rv = is_wanted(s, r) ? start_write(s, r) : 1;
         if (rv == 0)
             return;
-        if (rv < 0)
+        if (rv < 0) {
             store_at(s, r.idx)->disk_declined = 1;
+            store_settle(s, r.idx);
+        }
         s->behind_head = (s->behind_head + 1) % s->behind_cap;
         s->behind_n--;
     }

@@ -8,6 +8,15 @@
 
 #include "common/check.h"
 
+/* What is being sent may not leave. */
+static void use_slot(struct block_store *s, uint32_t slot,
+                     void (*change)(struct ram_tier *, uint32_t)) {
+    uint32_t owner = ram_tier_side(&s->ram, slot)->owner;
+    change(&s->ram, slot);
+    if (owner != DIR_NONE)
+        store_settle(s, owner);
+}
+
 static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t checksum,
                      uint32_t slot, struct store_ref *ret) {
     const uint8_t *p = ram_tier_at(&s->ram, slot);
@@ -21,12 +30,12 @@ static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t 
         .file_off = slots_off(&s->ram.slots, slot),
         .slot = slot,
     };
-    ram_tier_ref(&s->ram, slot);
+    use_slot(s, slot, ram_tier_ref);
     s->st.now.refs++;
 }
 
 void block_store_ref_drop(struct block_store *s, struct store_ref *ref) {
-    ram_tier_unref(&s->ram, ref->slot);
+    use_slot(s, ref->slot, ram_tier_unref);
     s->st.now.refs--;
     *ref = (struct store_ref){.slot = SLOT_NONE};
 }
@@ -53,14 +62,13 @@ static void arrived(struct store_read *r) {
     uint32_t idx = r->e.idx;
     struct dir_entry *e = store_at(s, idx);
     if (r->is_bounce) {
+        store_set_ram(s, idx, TIER_NONE);
         ram_tier_disown(&s->ram, r->ram_slot); /* refs keep it until the last send has ended */
         e->slot[DIR_RAM] = SLOT_NONE;
-        store_set_ram(s, idx, TIER_NONE);
         s->st.bounced++;
         return;
     }
     store_set_ram(s, idx, TIER_CLEAN);
-    s->policy.ops->insert(&s->policy, DIR_RAM, store_cls(s, e), idx);
     s->st.promoted++;
 }
 
@@ -83,14 +91,15 @@ static void on_read(struct disk_op *op) {
     }
     s->st.now.reads_in_flight--;
     tell_waiters(r, s->is_closing ? ERR_CANCELED : rv, ns);
-    ram_tier_unref(&s->ram, r->ram_slot);
+    use_slot(s, r->ram_slot, ram_tier_unref);
     list_push_back(&s->free_reads, &r->link);
 }
 
 static int take_slot(struct block_store *s, uint32_t idx, struct store_read *r) {
     uint32_t cls = store_cls(s, store_at(s, idx));
     r->is_bounce = false;
-    if (store_take_ram(s, cls, idx, &r->ram_slot) == 0)
+    /* A copy of what the disk has is worth less than a block that it has not: rather the reserve. */
+    if (store_take_ram(s, cls, idx, /* may_lose= */ false, &r->ram_slot) == 0)
         return 0;
     r->ram_slot = ram_tier_take_reserve(&s->ram, cls, idx);
     r->is_bounce = true;
@@ -118,7 +127,6 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
         .done = on_read,
     };
     ram_tier_ref(&s->ram, r->ram_slot);
-    ram_tier_side(&s->ram, r->ram_slot)->aux = (uint32_t)(r - s->reads);
     if (disk_tier_submit(&s->disk, &r->op, DISK_READ_BLOCK, e->slot[DIR_DISK],
                          ram_tier_at(&s->ram, r->ram_slot)) < 0) {
         ram_tier_disown(&s->ram, r->ram_slot);
@@ -128,6 +136,7 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
     }
     e->slot[DIR_RAM] = r->ram_slot;
     store_set_ram(s, idx, TIER_READING);
+    *dir_busy_with(e) = (uint32_t)(r - s->reads);
     s->st.now.reads_in_flight++;
     return r;
 }
@@ -148,7 +157,7 @@ int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
         return 1;
     }
     struct store_read *r = e->ram == TIER_READING
-                               ? &s->reads[ram_tier_side(&s->ram, e->slot[DIR_RAM])->aux]
+                               ? &s->reads[*dir_busy_with(e)]
                                : start_read(s, idx);
     if (!r) {
         s->st.fetch_busy++;

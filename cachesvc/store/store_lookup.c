@@ -56,6 +56,7 @@ static bool lease_block(struct block_store *s, struct store_lease *l, uint32_t i
     s->st.now.leased_bytes += bytes;
     s->st.now.leased_blocks += e->leases == 0;
     dir_add_leases(&s->dir, idx, 1);
+    store_settle(s, idx);
     return true;
 }
 
@@ -66,6 +67,7 @@ static void unlease_block(struct block_store *s, const struct lease_item *it) {
     if (!store_ref_is_live(s, it->e) || e->leases == 0)
         return; /* removed by an operator meanwhile */
     dir_add_leases(&s->dir, it->e.idx, -1);
+    store_settle(s, it->e.idx);
     if (e->leases == 0) {
         s->st.now.leased_bytes -= s->ns[e->ns].slot_bytes;
         s->st.now.leased_blocks--;

@@ -16,11 +16,11 @@
 #include "cachesvc/store/block_store.h"
 #include "cachesvc/store/directory.h"
 #include "cachesvc/store/disk_tier.h"
+#include "cachesvc/store/origin.h"
 #include "cachesvc/store/policy.h"
 #include "cachesvc/store/ram_tier.h"
 
 #define STORE_MAX_WRITES 8
-#define STORE_VICTIM_STEPS 1024u
 #define STORE_DEGRADED_NS (5 * NS_PER_S)
 
 struct entry_ref {
@@ -100,6 +100,7 @@ struct block_store {
     const struct clock *clk;
     struct disk_exec *exec, *own_exec;
     struct directory dir;
+    struct origins origins;
     struct policy policy;
     struct ram_tier ram;
     struct disk_tier disk;
@@ -163,13 +164,19 @@ static inline bool store_disk_works(const struct block_store *s) {
     return s->has_disk && s->degraded_until == 0;
 }
 
-/* Keeps entry states and the gauges in step. */
+/* Keep entry states, the policy's lists and the gauges in step. The slot must be there. */
 void store_set_ram(struct block_store *s, uint32_t idx, enum store_tier_state v);
 void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v);
 
 /* store_room.c */
-int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner,
-                   uint32_t *ret_slot); /* 0, ERR_BUSY */
+/* Puts the entry on the lists where its state belongs; after a change of its slot's references. */
+void store_settle(struct block_store *s, uint32_t idx);
+void store_settle_used(struct block_store *s, uint32_t idx); /* as if touched now */
+void store_on_held(void *arg, uint32_t idx); /* dir.on_held */
+void store_set_orphan(struct block_store *s, uint32_t idx, bool orphan);
+/* may_lose: rather than fail, drops a block that waits for its write to disk. 0, ERR_BUSY. */
+int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may_lose,
+                   uint32_t *ret_slot);
 /* 1: a disk slot of cls is free now; 0: soon (on_format); ERR_BUSY: nothing may leave. */
 int store_make_disk_room(struct block_store *s, uint32_t cls);
 bool store_ensure_entries(struct block_store *s, uint32_t n);

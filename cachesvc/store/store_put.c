@@ -65,6 +65,9 @@ static enum store_put_status begin_block(struct block_store *s, struct store_put
     uint32_t slot_bytes = s->ns[a->ns].slot_bytes;
     if (s->st.now.put_bytes + slot_bytes > s->cfg.max_put_bytes || !store_ensure_entries(s, 2))
         return STORE_PUT_BUSY;
+    int origin = origins_take(&s->origins, a->writer, a->group);
+    if (origin < 0)
+        return STORE_PUT_BUSY;
     /* Making room may have taken the hole, so look only now. */
     uint32_t parent = resolve_parent(s, a->ns, b), idx = dir_find(&s->dir, a->ns, &b->id);
     if (idx == DIR_NONE)
@@ -74,21 +77,20 @@ static enum store_put_status begin_block(struct block_store *s, struct store_put
     struct dir_entry *e = store_at(s, idx);
     e->depth = b->depth & DIR_DEPTH_MAX;
     e->checksum = b->checksum;
-    e->group = a->group;
-    memcpy(e->writer, a->writer, sizeof(e->writer));
+    e->origin = (uint64_t)origin & UINT16_MAX;
     if (e->parent == DIR_NONE && parent != DIR_NONE)
         dir_link_parent(&s->dir, idx, parent);
     dir_set_state(&s->dir, idx, DIR_FILLING); /* holds all ancestors from here on */
     s->st.now.filling_blocks++;
     uint32_t slot;
-    if (store_take_ram(s, store_cls(s, e), idx, &slot) < 0) {
+    if (store_take_ram(s, store_cls(s, e), idx, /* may_lose= */ true, &slot) < 0) {
         s->st.now.filling_blocks--;
         store_lose_bytes(s, idx);
         return STORE_PUT_BUSY;
     }
     e->slot[DIR_RAM] = slot;
     store_set_ram(s, idx, TIER_WRITING);
-    ram_tier_side(&s->ram, slot)->aux = (uint32_t)(p - s->puts);
+    *dir_busy_with(e) = (uint32_t)(p - s->puts);
     s->st.now.put_bytes += slot_bytes;
     p->bytes += slot_bytes;
     p->blk[i] = (struct put_blk){.entry = idx, .slot = slot, .state = PUT_BLK_WAITING};
@@ -190,12 +192,11 @@ static void publish(struct block_store *s, struct store_put *p, struct put_blk *
     release_bytes(s, p);
     b->state = PUT_BLK_DONE;
     dir_set_seq(e, ++s->seq);
-    e->put_time_s = (uint32_t)(clock_wall_ns(s->clk) / NS_PER_S);
+    e->time_ms = clock_wall_ns(s->clk) / NS_PER_MS & DIR_TIME_MAX;
     e->foreign = 0;
     dir_set_state(&s->dir, idx, DIR_RESIDENT);
-    s->policy.ops->set_orphan(&s->policy, store_cls(s, e), idx, store_orphan_below(s, e->parent));
+    store_set_orphan(s, idx, store_orphan_below(s, e->parent));
     store_set_ram(s, idx, TIER_DIRTY);
-    s->policy.ops->insert(&s->policy, DIR_RAM, store_cls(s, e), idx);
     store_recalc_orphans(s, idx);
     s->st.now.blocks++;
     s->st.committed++;
@@ -283,10 +284,10 @@ int block_store_put_open(struct store_put *p, uint32_t i, struct store_fill *ret
 /* The open block that owns the slot, or NULL when it was aborted meanwhile. */
 static struct put_blk *block_of_slot(struct block_store *s, uint32_t slot,
                                      struct store_put **ret_put) {
-    const struct ram_slot *side = ram_tier_side(&s->ram, slot);
-    if (side->owner == DIR_NONE || side->aux == DIR_NONE)
+    uint32_t owner = ram_tier_side(&s->ram, slot)->owner;
+    if (owner == DIR_NONE)
         return NULL;
-    struct store_put *p = &s->puts[side->aux];
+    struct store_put *p = &s->puts[*dir_busy_with(store_at(s, owner))];
     for (uint32_t i = 0; i < p->n; i++)
         if (p->blk[i].state == PUT_BLK_OPEN && p->blk[i].slot == slot) {
             *ret_put = p;
@@ -318,9 +319,9 @@ static void kill_block(struct block_store *s, struct store_put *p, struct put_bl
     release_bytes(s, p);
     b->state = PUT_BLK_DEAD;
     b->commit = NULL;
+    store_set_ram(s, idx, TIER_NONE);
     ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
     e->slot[DIR_RAM] = SLOT_NONE;
-    store_set_ram(s, idx, TIER_NONE);
     store_lose_bytes(s, idx);
     s->st.aborted++;
     if (c)
@@ -366,7 +367,7 @@ void block_store_put_unfilled(struct block_store *s, struct store_fill *f) {
 /* ---- end ----------------------------------------------------------------------------------- */
 
 void store_abort_filling(struct block_store *s, uint32_t idx) {
-    struct store_put *p = &s->puts[ram_tier_side(&s->ram, store_at(s, idx)->slot[DIR_RAM])->aux];
+    struct store_put *p = &s->puts[*dir_busy_with(store_at(s, idx))];
     for (uint32_t i = 0; i < p->n; i++) {
         struct put_blk *b = &p->blk[i];
         bool is_alive =

@@ -57,8 +57,13 @@ static bool add_block(struct block_store *s, const struct disk_found *f) {
     uint32_t parent = DIR_NONE;
     if (h->depth > 0 && (parent = find_parent(s, h, ns)) == DIR_NONE)
         return false;
-    if (!slots_take_at(&s->disk.slots, f->slot))
+    int origin = origins_take(&s->origins, h->writer, h->group);
+    if (origin < 0)
         return false;
+    if (!slots_take_at(&s->disk.slots, f->slot)) {
+        origins_give(&s->origins, (uint32_t)origin);
+        return false;
+    }
     uint32_t idx = dir_find(&s->dir, ns, &h->id);
     if (idx == DIR_NONE)
         idx = dir_add(&s->dir, ns, &h->id);
@@ -67,9 +72,8 @@ static bool add_block(struct block_store *s, const struct disk_found *f) {
     struct dir_entry *e = store_at(s, idx);
     e->depth = h->depth & DIR_DEPTH_MAX;
     e->checksum = h->checksum;
-    e->group = h->group;
-    memcpy(e->writer, h->writer, sizeof(e->writer));
-    e->put_time_s = (uint32_t)h->put_time_s;
+    e->origin = (uint64_t)origin & UINT16_MAX;
+    e->time_ms = h->put_time_s * 1000 & DIR_TIME_MAX;
     e->foreign = 0;
     dir_set_seq(e, h->put_seq);
     if (parent != DIR_NONE)
@@ -127,9 +131,8 @@ static int order_lists(struct block_store *s) {
     if (rv == 0)
         qsort(rank, n, sizeof(*rank), coldest_first);
     for (uint32_t i = 0; rv == 0 && i < n; i++) {
-        const struct dir_entry *e = store_at(s, rank[i].idx);
-        if (e->disk == TIER_CLEAN)
-            s->policy.ops->insert(&s->policy, DIR_DISK, store_cls(s, e), rank[i].idx);
+        uint32_t idx = rank[i].idx;
+        store_settle_used(s, idx);
     }
     free(rank);
     free(newest);

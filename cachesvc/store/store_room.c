@@ -4,6 +4,60 @@
 
 #include "common/check.h"
 
+#define NODE_STEPS 64u   /* entries of a list that are looked at when the directory is full */
+#define LEAF_STEPS 4096u /* and blocks below one */
+
+/* ---- who may leave ------------------------------------------------------------------------- */
+
+/* A RAM copy is in use by readers' leases, pins, sends and writes to disk (refs). Without a clean
+ * copy on disk it is the only one: what holds the block holds it too. */
+static enum dir_list ram_list(struct block_store *s, const struct dir_entry *e) {
+    if (e->state != DIR_RESIDENT || !entry_in_ram(e) || e->leases || e->pins ||
+        e->disk == TIER_WRITING || ram_tier_side(&s->ram, e->slot[DIR_RAM])->refs)
+        return DIR_UNLISTED;
+    if (e->disk != TIER_CLEAN && dir_is_held(e))
+        return DIR_UNLISTED;
+    if (e->orphan)
+        return DIR_ORPHANS;
+    return e->ram == TIER_DIRTY && s->has_disk && !e->disk_declined ? DIR_DIRTY : DIR_MAIN;
+}
+
+static enum dir_list disk_list(const struct dir_entry *e) {
+    if (e->disk != TIER_CLEAN || e->ram == TIER_READING || dir_is_held(e))
+        return DIR_UNLISTED;
+    return e->orphan ? DIR_ORPHANS : DIR_MAIN;
+}
+
+static void settle(struct block_store *s, uint32_t idx, bool is_used) {
+    const struct dir_entry *e = store_at(s, idx);
+    const struct policy_ops *ops = s->policy.ops;
+    ops->place(&s->policy, DIR_RAM, store_cls(s, e), idx, ram_list(s, e), is_used);
+    ops->place(&s->policy, DIR_DISK, store_cls(s, e), idx, disk_list(e), is_used);
+}
+
+void store_settle(struct block_store *s, uint32_t idx) {
+    settle(s, idx, /* is_used= */ false);
+}
+
+void store_settle_used(struct block_store *s, uint32_t idx) {
+    settle(s, idx, /* is_used= */ true);
+}
+
+/* What was held has been in use until now. The end of a hold comes from the tail upwards, so each
+ * parent gets above its child. */
+void store_on_held(void *arg, uint32_t idx) {
+    struct block_store *s = arg;
+    settle(s, idx, /* is_used= */ !dir_is_held(store_at(s, idx)));
+}
+
+/* Whole subtrees move, children first: each to the warm end gives the order. */
+void store_set_orphan(struct block_store *s, uint32_t idx, bool orphan) {
+    if (store_at(s, idx)->orphan == orphan)
+        return;
+    store_at(s, idx)->orphan = orphan;
+    store_settle_used(s, idx);
+}
+
 void store_set_ram(struct block_store *s, uint32_t idx, enum store_tier_state v) {
     struct dir_entry *e = store_at(s, idx);
     bool was = entry_in_ram(e), was_dirty = e->ram == TIER_DIRTY;
@@ -12,6 +66,7 @@ void store_set_ram(struct block_store *s, uint32_t idx, enum store_tier_state v)
     s->st.now.ram_blocks += (uint64_t)in;
     s->st.now.dirty_blocks += (uint64_t)dirty;
     s->ns[e->ns].n_tier[DIR_RAM] += (uint64_t)in;
+    store_settle(s, idx);
 }
 
 void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v) {
@@ -20,6 +75,7 @@ void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v
     e->disk = v & 7;
     s->st.now.disk_blocks += (uint64_t)in;
     s->ns[e->ns].n_tier[DIR_DISK] += (uint64_t)in;
+    store_settle(s, idx);
 }
 
 /* ---- holes and orphans --------------------------------------------------------------------- */
@@ -58,8 +114,8 @@ void store_recalc_orphans(struct block_store *s, uint32_t root) {
             cur = c;
         }
         for (;;) {
-            struct dir_entry *e = store_at(s, cur);
-            s->policy.ops->set_orphan(&s->policy, store_cls(s, e), cur, want);
+            const struct dir_entry *e = store_at(s, cur);
+            store_set_orphan(s, cur, want);
             uint32_t sib = next_changed(s, e->sib_next, want);
             if (sib != DIR_NONE) {
                 cur = sib;
@@ -76,6 +132,7 @@ static void remove_entry(struct block_store *s, uint32_t idx) {
     for (;;) {
         uint32_t parent = store_at(s, idx)->parent;
         dir_unlink_parent(&s->dir, idx);
+        origins_give(&s->origins, (uint32_t)store_at(s, idx)->origin);
         dir_del(&s->dir, idx);
         if (parent == DIR_NONE || store_at(s, parent)->state != DIR_HOLE ||
             store_at(s, parent)->child != DIR_NONE)
@@ -88,7 +145,7 @@ static void remove_entry(struct block_store *s, uint32_t idx) {
 void store_lose_bytes(struct block_store *s, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
     CHECK(e->slot[DIR_RAM] == SLOT_NONE && e->slot[DIR_DISK] == SLOT_NONE && !e->leases &&
-          !e->in_lru);
+          !e->list);
     if (e->state == DIR_RESIDENT) {
         s->st.now.blocks--;
         if (s->cfg.on_gone)
@@ -98,6 +155,8 @@ void store_lose_bytes(struct block_store *s, uint32_t idx) {
     dir_set_seq(e, 0);
     e->checksum = 0;
     e->disk_declined = 0;
+    origins_give(&s->origins, (uint32_t)e->origin);
+    e->origin = ORIGIN_NONE;
     if (e->child == DIR_NONE) {
         remove_entry(s, idx);
         return;
@@ -110,24 +169,14 @@ void store_lose_bytes(struct block_store *s, uint32_t idx) {
 
 void store_drop_ram_copy(struct block_store *s, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
-    s->policy.ops->remove(&s->policy, DIR_RAM, store_cls(s, e), idx);
-    ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
-    e->slot[DIR_RAM] = SLOT_NONE;
     e->disk_declined = 0;
     store_set_ram(s, idx, TIER_NONE);
+    ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
+    e->slot[DIR_RAM] = SLOT_NONE;
 }
 
-/* A dirty block waits for its write, unless there is no disk to write it to. */
-static bool may_leave_ram(void *arg, uint32_t idx) {
-    struct block_store *s = arg;
-    const struct dir_entry *e = store_at(s, idx);
-    if (!entry_in_ram(e) || e->leases || e->pins || ram_tier_side(&s->ram, e->slot[DIR_RAM])->refs)
-        return false;
-    if (e->disk == TIER_CLEAN)
-        return true;
-    if (e->disk != TIER_NONE || dir_is_held(e))
-        return false;
-    return !store_disk_works(s) || e->disk_declined;
+static bool may_leave_ram(const struct block_store *s, uint32_t idx) {
+    return dir_list(store_at(s, idx), DIR_RAM) != DIR_UNLISTED;
 }
 
 static void evict_ram(struct block_store *s, uint32_t idx) {
@@ -142,7 +191,7 @@ static void evict_ram(struct block_store *s, uint32_t idx) {
 
 /* Every used slot of the extent belongs to an entry that may leave. */
 static bool extent_may_leave(struct block_store *s, enum dir_tier tier, uint32_t ext,
-                             policy_accept_fn may) {
+                             bool (*may)(const struct block_store *, uint32_t)) {
     struct slots *sl = tier == DIR_RAM ? &s->ram.slots : &s->disk.slots;
     uint32_t n = 0;
     for (uint32_t i = 0; i < sl->ext[ext].n_slots; i++) {
@@ -215,7 +264,22 @@ static bool steal_ram_extent(struct block_store *s, uint32_t cls) {
     return true;
 }
 
-int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t *ret_slot) {
+/* Orphans first; then what is on disk too, or has no disk to go to; when there is none of those, the
+ * coldest that waits for its write: a slow disk must not be worse than none. */
+static uint32_t ram_victim(struct block_store *s, uint32_t cls, bool may_lose) {
+    static const enum dir_list order[] = {DIR_ORPHANS, DIR_MAIN, DIR_DIRTY};
+    for (size_t i = 0; i < ARRAY_LEN(order) - !may_lose; i++) {
+        uint32_t idx = s->policy.ops->victim(&s->policy, DIR_RAM, cls, order[i], 1, NULL, NULL);
+        if (idx == DIR_NONE)
+            continue;
+        s->st.evicted_unwritten += order[i] == DIR_DIRTY && store_disk_works(s);
+        return idx;
+    }
+    return DIR_NONE;
+}
+
+int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may_lose,
+                   uint32_t *ret_slot) {
     for (int tries = 0; tries < 4; tries++) {
         uint32_t slot = ram_tier_take(&s->ram, cls, owner);
         if (slot != SLOT_NONE) {
@@ -229,8 +293,7 @@ int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t
             if (empty != UINT32_MAX || steal_ram_extent(s, cls))
                 continue;
         }
-        uint32_t idx =
-            s->policy.ops->victim(&s->policy, DIR_RAM, cls, STORE_VICTIM_STEPS, may_leave_ram, s);
+        uint32_t idx = ram_victim(s, cls, may_lose);
         if (idx == DIR_NONE)
             break;
         evict_ram(s, idx);
@@ -241,22 +304,19 @@ int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, uint32_t
 
 /* ---- disk ---------------------------------------------------------------------------------- */
 
-static bool may_leave_disk(void *arg, uint32_t idx) {
-    struct block_store *s = arg;
-    const struct dir_entry *e = store_at(s, idx);
-    return e->disk == TIER_CLEAN && e->ram != TIER_READING && !dir_is_held(e);
+static bool may_leave_disk(const struct block_store *s, uint32_t idx) {
+    return dir_list(store_at(s, idx), DIR_DISK) != DIR_UNLISTED;
 }
 
 static void evict_disk(struct block_store *s, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
-    s->policy.ops->remove(&s->policy, DIR_DISK, store_cls(s, e), idx);
+    /* What is in RAM has been the coldest on disk: not there again before it leaves RAM. */
+    e->disk_declined = entry_in_ram(e);
+    store_set_disk(s, idx, TIER_NONE);
     disk_tier_forget(&s->disk, e->slot[DIR_DISK], /* has_header= */ true);
     e->slot[DIR_DISK] = SLOT_NONE;
-    store_set_disk(s, idx, TIER_NONE);
     s->st.evicted_disk++;
-    if (entry_in_ram(e)) { /* it has been on disk and was the coldest there: not again before it
-                              leaves RAM */
-        e->disk_declined = 1;
+    if (entry_in_ram(e)) {
         store_set_ram(s, idx, TIER_DIRTY);
     } else {
         s->st.evicted++;
@@ -299,8 +359,9 @@ int store_make_disk_room(struct block_store *s, uint32_t cls) {
         if (steal_disk_extent(s, cls))
             return 0;
     }
-    uint32_t idx =
-        s->policy.ops->victim(&s->policy, DIR_DISK, cls, STORE_VICTIM_STEPS, may_leave_disk, s);
+    uint32_t idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, DIR_ORPHANS, 1, NULL, NULL);
+    if (idx == DIR_NONE)
+        idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, DIR_MAIN, 1, NULL, NULL);
     if (idx == DIR_NONE)
         return ERR_BUSY;
     evict_disk(s, idx);
@@ -309,13 +370,25 @@ int store_make_disk_room(struct block_store *s, uint32_t cls) {
 
 /* ---- directory ----------------------------------------------------------------------------- */
 
-/* Only an entry without children leaves the directory. */
+/* What lies below a block that is not held is not held either; the first way down ends at a leaf. */
+static uint32_t leaf_below(const struct block_store *s, uint32_t idx) {
+    for (uint32_t n = 0; store_at(s, idx)->child != DIR_NONE; idx = store_at(s, idx)->child)
+        if (++n > LEAF_STEPS)
+            return DIR_NONE;
+    return idx;
+}
+
+/* Only an entry without children leaves the directory, with all copies it has. */
 static bool may_leave_node(void *arg, uint32_t idx) {
-    struct block_store *s = arg;
-    const struct dir_entry *e = store_at(s, idx);
-    if (e->child != DIR_NONE || dir_is_held(e) || e->ram == TIER_READING || e->disk == TIER_WRITING)
+    const struct block_store *s = arg;
+    if (dir_is_held(store_at(s, idx)))
         return false;
-    return !entry_in_ram(e) || ram_tier_side(&s->ram, e->slot[DIR_RAM])->refs == 0;
+    uint32_t leaf = leaf_below(s, idx);
+    if (leaf == DIR_NONE)
+        return false;
+    const struct dir_entry *e = store_at(s, leaf);
+    return (e->ram == TIER_NONE || may_leave_ram(s, leaf)) &&
+           (e->disk == TIER_NONE || may_leave_disk(s, leaf));
 }
 
 static void evict_node(struct block_store *s, uint32_t idx) {
@@ -329,13 +402,37 @@ static void evict_node(struct block_store *s, uint32_t idx) {
     evict_ram(s, idx);
 }
 
+/* When the extent of the entry's slot was last used: how old the entry is, as against those of other
+ * sizes. */
+static uint64_t extent_touch(const struct block_store *s, enum dir_tier t, uint32_t idx) {
+    const struct slots *sl = t == DIR_RAM ? &s->ram.slots : &s->disk.slots;
+    return sl->ext[slot_extent(store_at(s, idx)->slot[t])].touch;
+}
+
+/* The oldest of all sizes in both tiers: a leaf at or below it. */
+static uint32_t node_victim(struct block_store *s) {
+    static const enum dir_list order[] = {DIR_ORPHANS, DIR_MAIN, DIR_DIRTY};
+    for (size_t i = 0; i < ARRAY_LEN(order); i++) {
+        uint32_t best = DIR_NONE;
+        uint64_t best_touch = UINT64_MAX;
+        for (enum dir_tier t = DIR_RAM; t <= (s->has_disk ? DIR_DISK : DIR_RAM); t++)
+            for (uint32_t c = 0; c < s->ram.slots.n_classes; c++) {
+                uint32_t idx = s->policy.ops->victim(&s->policy, t, c, order[i], NODE_STEPS,
+                                                     may_leave_node, s);
+                if (idx == DIR_NONE || extent_touch(s, t, idx) >= best_touch)
+                    continue;
+                best = idx;
+                best_touch = extent_touch(s, t, idx);
+            }
+        if (best != DIR_NONE)
+            return leaf_below(s, best);
+    }
+    return DIR_NONE;
+}
+
 bool store_ensure_entries(struct block_store *s, uint32_t n) {
     for (uint32_t tries = 0; s->dir.cap - s->dir.n < n; tries++) {
-        uint32_t idx = DIR_NONE;
-        for (int t = s->has_disk ? DIR_DISK : DIR_RAM; idx == DIR_NONE && t >= DIR_RAM; t--)
-            for (uint32_t c = 0; idx == DIR_NONE && c < s->ram.slots.n_classes; c++)
-                idx = s->policy.ops->victim(&s->policy, (enum dir_tier)t, c, STORE_VICTIM_STEPS,
-                                            may_leave_node, s);
+        uint32_t idx = node_victim(s);
         if (idx == DIR_NONE || tries > 2 * n)
             return false;
         evict_node(s, idx);
@@ -360,18 +457,16 @@ void store_remove(struct block_store *s, uint32_t idx) {
     if (entry_in_ram(e)) {
         store_drop_ram_copy(s, idx);
     } else if (e->ram == TIER_READING) { /* the read's own reference keeps the slot until it ends */
+        store_set_ram(s, idx, TIER_NONE);
         ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
         e->slot[DIR_RAM] = SLOT_NONE;
-        store_set_ram(s, idx, TIER_NONE);
     }
-    if (e->disk == TIER_CLEAN)
-        s->policy.ops->remove(&s->policy, DIR_DISK, store_cls(s, e), idx);
     if (e->disk != TIER_NONE) {
+        store_set_disk(s, idx, TIER_NONE);
         /* A payload in flight has no header yet; its write gives the slot back when it ends. */
         if (disk_tier_side(&s->disk, e->slot[DIR_DISK])->state == DS_LIVE)
             disk_tier_clear(&s->disk, e->slot[DIR_DISK]);
         e->slot[DIR_DISK] = SLOT_NONE;
-        store_set_disk(s, idx, TIER_NONE);
     }
     store_lose_bytes(s, idx);
 }

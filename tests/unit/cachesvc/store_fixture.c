@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "cachesvc/store/store_priv.h"
 #include "common/checksum.h"
 
 /* ---- disk work by hand --------------------------------------------------------------------- */
@@ -33,9 +34,15 @@ static void run_op(struct fx_exec *x, struct disk_op *op) {
 }
 
 static bool run_one(struct fx_exec *x) {
-    struct list *l = list_pop_front(&x->queue);
-    if (!l)
+    struct list *l = x->queue.next;
+    if (list_empty(&x->queue))
         return false;
+    if (x->shuffle) {
+        x->shuffle = x->shuffle * 6364136223846793005ull + 1442695040888963407ull;
+        for (uint32_t n = (uint32_t)(x->shuffle >> 40) % 8; n > 0; n--)
+            l = l->next == &x->queue ? x->queue.next : l->next;
+    }
+    list_remove(l);
     struct disk_op *op = LIST_ENTRY(l, struct disk_op, link);
     run_op(x, op);
     op->done(op);
@@ -75,7 +82,7 @@ static void on_visible(void *arg, const struct block_id *id) {
 }
 
 int store_fx_start(struct store_fx *f, struct errbuf *eb) {
-    memset(&f->x, 0, sizeof(f->x));
+    f->x = (struct fx_exec){.shuffle = f->x.shuffle};
     f->x.exec.submit = submit;
     list_init(&f->x.queue);
     f->cfg.exec = &f->x.exec;
@@ -91,6 +98,11 @@ int store_fx_start(struct store_fx *f, struct errbuf *eb) {
 }
 
 void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
+    store_fx_open_with(f, n_ram, n_disk, NULL);
+}
+
+void store_fx_open_with(struct store_fx *f, uint32_t n_ram, uint32_t n_disk,
+                        void (*change)(struct block_store_cfg *c)) {
     *f = (struct store_fx){
         .clk = {fx_mono, fx_wall}, .now_ns = NS_PER_S, .wall_ns = 1000000 * NS_PER_S};
     uint32_t head = (n_ram + 1) * 8 + 4096; /* generation table, generously */
@@ -124,6 +136,8 @@ void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
         f->cfg.bounce_bytes = f->cfg.ram_extent_bytes;
         f->cfg.ram_bytes += f->cfg.bounce_bytes;
     }
+    if (change)
+        change(&f->cfg);
     struct errbuf eb = {{0}};
     if (store_fx_start(f, &eb) < 0)
         fail_msg("%s", eb.text);
@@ -328,6 +342,56 @@ struct block_store_stats store_fx_stats(const struct store_fx *f) {
     struct block_store_stats st;
     block_store_stats(f->s, &st);
     return st;
+}
+
+static enum dir_list want_ram_list(struct block_store *s, const struct dir_entry *e) {
+    bool is_only = e->disk != TIER_CLEAN;
+    if (e->state != DIR_RESIDENT || !entry_in_ram(e) || e->leases || e->pins ||
+        e->disk == TIER_WRITING || (is_only && dir_is_held(e)) ||
+        ram_tier_side(&s->ram, e->slot[DIR_RAM])->refs)
+        return DIR_UNLISTED;
+    if (e->orphan)
+        return DIR_ORPHANS;
+    return is_only && s->has_disk && !e->disk_declined ? DIR_DIRTY : DIR_MAIN;
+}
+
+static enum dir_list want_disk_list(const struct dir_entry *e) {
+    if (e->disk != TIER_CLEAN || dir_is_held(e) || e->ram == TIER_READING)
+        return DIR_UNLISTED;
+    return e->orphan ? DIR_ORPHANS : DIR_MAIN;
+}
+
+static void check_order(const struct block_store *s, enum dir_tier t, uint32_t cls,
+                        enum dir_list list) {
+    uint32_t n = 0, *place = calloc(s->dir.n_fresh + 1, sizeof(*place));
+    for (uint32_t at = s->policy.lists[t][cls][list].cold; at != DIR_NONE;
+         at = store_at(s, at)->lru[t].next) {
+        assert_int_equal(dir_list(store_at(s, at), t), list);
+        place[at] = ++n;
+    }
+    for (uint32_t i = 0; i < s->dir.n_fresh; i++) {
+        uint32_t up = place[i] ? store_at(s, i)->parent : DIR_NONE;
+        while (up != DIR_NONE && !place[up])
+            up = store_at(s, up)->parent;
+        if (up != DIR_NONE)
+            assert_true(place[up] > place[i]);
+    }
+    free(place);
+}
+
+void store_fx_check_lists(const struct store_fx *f) {
+    struct block_store *s = f->s;
+    for (uint32_t i = 0; i < s->dir.n_fresh; i++) {
+        const struct dir_entry *e = store_at(s, i);
+        assert_int_equal(dir_list(e, DIR_RAM), want_ram_list(s, e));
+        assert_int_equal(dir_list(e, DIR_DISK), want_disk_list(e));
+    }
+    for (uint32_t c = 0; c < s->ram.slots.n_classes; c++)
+        for (enum dir_list l = DIR_MAIN; l < DIR_LISTS; l++) {
+            check_order(s, DIR_RAM, c, l);
+            if (s->has_disk)
+                check_order(s, DIR_DISK, c, l);
+        }
 }
 
 void store_fx_check_idle(const struct store_fx *f) {

@@ -30,6 +30,7 @@ struct fx_exec {
     uint32_t tear_bytes;
     bool is_dead; /* nothing reaches the file any more */
     bool fail_reads;
+    uint64_t shuffle; /* not 0: ops end in random order, from this seed on */
 };
 
 struct store_fx {
@@ -46,6 +47,9 @@ struct store_fx {
 
 /* n_ram, n_disk: slots of 4 KiB in extents of 8 and 16; n_disk 0: RAM only. */
 void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk);
+/* The same with limits changed before the start. */
+void store_fx_open_with(struct store_fx *f, uint32_t n_ram, uint32_t n_disk,
+                        void (*change)(struct block_store_cfg *c));
 void store_fx_close(struct store_fx *f); /* and removes the directory */
 /* Ends the store (drained, or as if killed now) and opens it again on the same file. */
 void store_fx_restart(struct store_fx *f, bool crash);
@@ -73,5 +77,8 @@ int store_fx_fetch(struct store_fx *f, uint32_t chain, uint32_t depth);
 uint64_t store_fx_evict(struct store_fx *f,
                         const struct store_filter *filter); /* pumps; blocks removed */
 struct block_store_stats store_fx_stats(const struct store_fx *f);
+/* Each entry is on the lists where its state belongs; on no list is a child warmer than the nearest
+ * ancestor there. */
+void store_fx_check_lists(const struct store_fx *f);
 /* Counters add up, nothing is held. */
 void store_fx_check_idle(const struct store_fx *f);

@@ -32,13 +32,13 @@ static uint32_t grow(struct tree *t, uint32_t key, uint32_t parent, uint32_t tie
     dir_set_state(&t->dir, idx, DIR_RESIDENT);
     for (enum dir_tier k = DIR_RAM; k < DIR_TIERS; k++)
         if (tiers & BIT(k))
-            t->p.ops->insert(&t->p, k, 0, idx);
+            t->p.ops->place(&t->p, k, 0, idx, DIR_MAIN, false);
     return idx;
 }
 
 /* Place of an entry counted from the cold end. */
 static uint32_t place(const struct tree *t, enum dir_tier tier, uint32_t idx) {
-    uint32_t n = 0, at = t->p.lists[tier][0][0].cold;
+    uint32_t n = 0, at = t->p.lists[tier][0][DIR_MAIN].cold;
     for (; at != DIR_NONE && at != idx; at = dir_at(&t->dir, at)->lru[tier].next)
         n++;
     assert_int_equal(at, idx);
@@ -130,9 +130,9 @@ static void test_branches_touched_together_keep_the_order(void **state) {
             assert_false(e->touched);
             for (enum dir_tier k = DIR_RAM; k < DIR_TIERS; k++) {
                 uint32_t up = e->parent;
-                while (up != DIR_NONE && !(dir_at(&t.dir, up)->in_lru & BIT(k)))
+                while (up != DIR_NONE && dir_list(dir_at(&t.dir, up), k) != DIR_MAIN)
                     up = dir_at(&t.dir, up)->parent;
-                if (up != DIR_NONE && (e->in_lru & BIT(k)))
+                if (up != DIR_NONE && dir_list(e, k) == DIR_MAIN)
                     assert_true(place(&t, k, up) > place(&t, k, idx[i]));
             }
         }

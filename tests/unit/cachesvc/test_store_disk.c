@@ -77,7 +77,7 @@ static void test_restart_brings_all_written_blocks_back(void **state) {
     struct block_id id = fx_id(2, 4);
     assert_int_equal(block_store_inspect(f.s, f.ns, &id, &info), 0);
     assert_string_equal((const char *)info.writer, "bob");
-    assert_int_equal(info.put_time_s, 1000100);
+    assert_int_equal(info.put_time_ms, 1000100000);
     assert_int_equal(info.depth, 4);
     struct block_id parent = fx_id(2, 3);
     assert_true(block_id_equal(&info.parent, &parent));
@@ -311,7 +311,7 @@ static void test_evict_by_time_id_and_descendants(void **state) {
     store_fx_put(&f, 1, 0, 4);
     f.wall_ns += 50 * NS_PER_S;
     store_fx_put(&f, 2, 0, 4);
-    struct store_filter t = {.by_time = true, .time_from_s = 1000050, .time_to_s = 1000050};
+    struct store_filter t = {.by_time = true, .time_from_ms = 1000050000, .time_to_ms = 1000050000};
     assert_int_equal(store_fx_evict(&f, &t), 4);
     assert_int_equal(store_fx_lookup(&f, 1, 4, false), 4);
     struct block_id id = fx_id(1, 2);

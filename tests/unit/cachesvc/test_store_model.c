@@ -45,6 +45,7 @@ static void check_all(struct model *m) {
     assert_true(st.lookup_block == st.hit_ram_block + st.hit_disk_block + st.miss_block);
     assert_true(st.now.blocks + st.now.holes + st.now.filling_blocks <= st.now.max_blocks);
     assert_true(st.put_wanted == st.committed + st.aborted + st.now.filling_blocks);
+    store_fx_check_lists(&m->f);
 }
 
 static void end_put(struct model *m) {
@@ -192,6 +193,7 @@ static void run(uint32_t n_ram, uint32_t n_disk, uint64_t seed, uint64_t n_steps
     static struct model m;
     m = (struct model){.rnd = seed * 0x9e3779b97f4a7c15ull + 1};
     store_fx_open(&m.f, n_ram, n_disk);
+    m.f.x.shuffle = seed;
     bool nothing_leaves = n_disk == 0 && n_ram >= CHAINS * DEPTH;
     for (uint64_t i = 0; i < n_steps; i++) {
         uint32_t k = draw(&m, ARRAY_LEN(steps));
