@@ -9,6 +9,7 @@
  * Thread: loop thread. Memory: sessions come from a pool sized at start. */
 #pragma once
 
+#include "cachesvc/auth.h"
 #include "cachesvc/store/block_store.h"
 #include "common/list.h"
 #include "common/slabpool.h"
@@ -27,25 +28,6 @@ enum {
     GRANT_WRITE = 1u << 4, /* worker, admin */
     GRANT_ADMIN = 1u << 5,
 };
-
-/* A role with its token, one line of --token-file. */
-struct auth_token {
-    uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the token: equal lengths for the comparison */
-    uint32_t role;                /* enum msg_role */
-    uint32_t n_ns;                /* 0: every namespace */
-    uint8_t ns[8][DIGEST_BYTES];
-};
-struct auth {
-    struct auth_token *tokens; /* [n]; n = 0: no tokens configured, every role is open */
-    uint32_t n;
-};
-/* Reads the file; eb names the line, warn (may be NULL) who else may read it (common/secret.h). */
-int auth_load(struct auth *a, const char *path, struct errbuf *warn, struct errbuf *eb);
-void auth_fini(struct auth *a);
-/* The matching row; *ret stays NULL when no tokens are configured. ERR_DENIED. Takes the same time for every
- * wrong token. */
-int auth_check(const struct auth *a, const void *token, size_t len, uint32_t role,
-               const struct auth_token **ret);
 
 struct session;
 struct session_conn { /* rpc_conn_user() of each connection that has said Hello */
@@ -93,4 +75,3 @@ static inline struct session_conn *session_of(struct rpc_conn *c) {
 /* Handles on the wire are the store's numbers + 1, so that 0 is never one. */
 bool session_may_use_ns(const struct session *s, uint32_t handle);
 void session_note_ns(struct session *s, uint32_t ns);
-bool session_ns_allowed(const struct session *s, const uint8_t digest[DIGEST_BYTES]);

@@ -77,8 +77,17 @@ int svc_reply_ack(struct rpc_call *call, uint64_t count);
 int svc_check_ns(struct cachesvc *s, struct rpc_call *call, uint32_t handle, uint32_t *ret_ns,
                  struct errbuf *eb);
 int svc_check_ids(struct cachesvc *s, size_t n_ids, struct errbuf *eb);
+/* The caller's trace id as it may be logged: "" unless it has the W3C form. */
+const char *svc_trace(const char *traceparent);
 
 /* svc_kv.c */
+int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb);
+int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb);
+int svc_touch(void *arg, struct rpc_call *call, struct errbuf *eb);
+int svc_release(void *arg, struct rpc_call *call, struct errbuf *eb);
+int svc_heartbeat(void *arg, struct rpc_call *call, struct errbuf *eb);
+
+/* svc_session.c */
 int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb);
 void svc_on_gone(void *arg, struct rpc_conn *c);
 void svc_on_drain(void *arg, struct rpc_conn *c);
@@ -104,9 +113,16 @@ int svc_put_commit(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_put_abort(void *arg, struct rpc_call *call, struct errbuf *eb);
 void svc_put_end_session(struct cachesvc *s, struct session *ss);
 
-/* svc_admin.c */
-int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb);
+/* svc_list.c */
 int svc_list(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb);
+
+/* svc_admin.c */
+/* Narrows f to the namespace that an admin method names, within those of the session's token. ERR_DENIED with
+ * a text for another's, whether it is known here or not, and where a bound token names none. ERR_NOTFOUND
+ * (no text): nothing here belongs to it. */
+int svc_filter_ns(struct cachesvc *s, struct rpc_call *call, const struct msg_bytes *digest,
+                  struct store_filter *f, struct errbuf *eb);
+int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb);

@@ -1,11 +1,25 @@
-/* What operators ask: Stats, List, Inspect, Evict, Flush. Evict and Flush answer when what they removed can
- * no longer come back, which may wait for the disk. */
+/* What operators ask and do: Stats, Evict, Flush, within the token's namespaces. Evict and Flush answer when
+ * what they removed can no longer come back, which may wait for the disk. */
 #include "cachesvc/svc.h"
 
 #include "common/check.h"
 
-#define LIST_MAX 256u    /* blocks in one answer */
-#define MAX_EVICTS 16u   /* under way at once */
+#define COUNT_STEP 256u /* blocks looked at together in a dry run */
+#define MAX_EVICTS 16u  /* under way at once */
+
+int svc_filter_ns(struct cachesvc *s, struct rpc_call *call, const struct msg_bytes *digest,
+                  struct store_filter *f, struct errbuf *eb) {
+    const struct auth_token *auth = session_of(call->conn)->session->auth;
+    const char *method = wire_method_name(call->hdr.method);
+    if (digest->n == 0)
+        return !auth_is_bound(auth) ? 0
+                                    : err_set(eb, ERR_DENIED,
+                                              "%s: this token is bound to namespaces: name one", method);
+    if (!auth_ns_allowed(auth, digest->p))
+        return err_set(eb, ERR_DENIED, "%s: not one of this token's namespaces", method);
+    f->by_ns = true;
+    return block_store_ns_find(s->store, digest->p, &f->ns);
+}
 
 /* ---- Stats ---- */
 
@@ -13,6 +27,40 @@ static uint32_t node_state(const struct cachesvc *s) {
     if (s->phase == SVC_READY)
         return MSG_NODE_READY;
     return s->phase == SVC_STARTING ? MSG_NODE_STARTING : MSG_NODE_DRAINING;
+}
+
+/* A token that is bound to namespaces: the node's size, and of what it holds the token's part alone. */
+static int stats_of_token(struct cachesvc *s, struct rpc_call *call, uint64_t ram_bytes,
+                          uint64_t disk_bytes) {
+    const struct auth_token *auth = session_of(call->conn)->session->auth;
+    struct msg_stats_res res = {.node_id = s->cfg->node_id,
+                                .node_name = s->name,
+                                .version = INCIPIT_VERSION,
+                                .epoch = s->index->ops->epoch(s->index),
+                                .uptime_ms = (clock_mono_ns(s->clk) - s->started_ns) / NS_PER_MS,
+                                .state = node_state(s),
+                                .ram_bytes = ram_bytes,
+                                .disk_bytes = disk_bytes};
+    for (uint32_t i = 0; i < auth->n_ns; i++) {
+        struct store_ns_info info;
+        uint32_t ns;
+        if (block_store_ns_find(s->store, auth->ns[i], &ns) < 0)
+            continue;
+        block_store_ns_info(s->store, ns, &info);
+        res.namespaces++;
+        res.blocks_ram += info.n_ram;
+        res.blocks_disk += info.n_disk;
+        res.ram_used_bytes += info.n_ram * info.slot_bytes;
+        res.disk_used_bytes += info.n_disk * info.slot_bytes;
+    }
+    LIST_FOREACH(&s->sessions.all, it) {
+        const struct session *ss = LIST_ENTRY(it, struct session, link);
+        if (!auth_covers(auth, ss->auth))
+            continue;
+        res.sessions++;
+        res.connections += 1 + session_n_data(ss);
+    }
+    return SVC_REPLY(call, stats_res, &res);
 }
 
 int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb) {
@@ -32,6 +80,8 @@ int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb) {
         STORE_COUNTERS(X)
 #undef X
     };
+    if (auth_is_bound(session_of(call->conn)->session->auth))
+        return stats_of_token(s, call, st.now.ram_bytes, st.now.disk_bytes);
     struct msg_stats_res res = {
         .node_id = s->cfg->node_id,
         .node_name = s->name,
@@ -63,149 +113,6 @@ int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb) {
         .counters = counters,
         .n_counters = ARRAY_LEN(counters)};
     return SVC_REPLY(call, stats_res, &res);
-}
-
-/* ---- List, Inspect ---- */
-
-static struct msg_block_info block_info(const struct store_block_info *b) {
-    static const uint8_t none[BLOCK_ID_BYTES];
-    uint32_t state = b->hole ? MSG_BLOCK_HOLE : b->filling ? MSG_BLOCK_FILLING : MSG_BLOCK_RESIDENT;
-    bool has_parent = memcmp(b->parent.b, none, sizeof(none)) != 0;
-    return (struct msg_block_info){.id = {b->id.b, BLOCK_ID_BYTES},
-                                   .parent = {b->parent.b, has_parent ? BLOCK_ID_BYTES : 0},
-                                   .digest = {b->ns_digest, DIGEST_BYTES},
-                                   .depth = b->depth,
-                                   .state = state,
-                                   .ram = b->ram,
-                                   .disk = b->disk,
-                                   .payload_bytes = b->payload_bytes,
-                                   .checksum = b->checksum,
-                                   .generation = b->ram_generation,
-                                   .leases = b->leases,
-                                   .pins = b->pins,
-                                   .n_children = b->n_children,
-                                   .put_time_ms = b->put_time_ms,
-                                   .put_seq = b->put_seq,
-                                   .writer = {b->writer, sizeof(b->writer)},
-                                   .group = b->group,
-                                   .foreign = b->foreign};
-}
-
-/* Only one filter number for the digest: 0 (none given), 1 (known) or ERR_NOTFOUND. */
-static int filter_digest(struct cachesvc *s, const struct msg_bytes *digest, struct store_filter *f) {
-    if (digest->n == 0)
-        return 0;
-    f->by_ns = true;
-    return block_store_ns_find(s->store, digest->p, &f->ns) < 0 ? ERR_NOTFOUND : 1;
-}
-
-static int list_blocks(struct cachesvc *s, struct rpc_call *call, const struct msg_list_req *m) {
-    struct msg_list_res res = {0};
-    struct store_filter f = {0};
-    uint32_t limit = m->limit && m->limit < LIST_MAX ? m->limit : LIST_MAX;
-    uint64_t cursor = 0;
-    if (m->cursor.n == sizeof(cursor))
-        memcpy(&cursor, m->cursor.p, sizeof(cursor));
-    struct store_block_info *infos = bump_alloc(call->scratch, limit * sizeof(*infos));
-    struct msg_block_info *out = bump_alloc(call->scratch, limit * sizeof(*out));
-    if (!infos || !out)
-        return ERR_TOOBIG;
-    if (filter_digest(s, &m->digest, &f) >= 0)
-        res.n_blocks = block_store_list(s->store, &f, &cursor, infos, limit);
-    for (size_t i = 0; i < res.n_blocks; i++)
-        out[i] = block_info(&infos[i]);
-    res.blocks = out;
-    if (cursor != 0)
-        res.cursor = (struct msg_bytes){(const uint8_t *)&cursor, sizeof(cursor)};
-    return SVC_REPLY(call, list_res, &res);
-}
-
-static int list_namespaces(struct cachesvc *s, struct rpc_call *call) {
-    uint32_t n = MIN(block_store_ns_count(s->store), (uint32_t)SESSION_MAX_NS);
-    struct store_ns_info *infos = bump_alloc(call->scratch, (n + 1) * sizeof(*infos));
-    struct msg_namespace_info *out = bump_alloc(call->scratch, (n + 1) * sizeof(*out));
-    if (!infos || !out)
-        return ERR_TOOBIG;
-    for (uint32_t i = 0; i < n; i++) {
-        block_store_ns_info(s->store, i, &infos[i]);
-        const struct svc_descriptor *d = &s->descriptor[i];
-        out[i] = (struct msg_namespace_info){.digest = {infos[i].digest, DIGEST_BYTES},
-                                             .descriptor = {(const uint8_t *)d->text, d->len},
-                                             .payload_bytes = infos[i].shape.payload_bytes,
-                                             .n_ranges = infos[i].shape.n_ranges,
-                                             .range_sizes = infos[i].shape.range_sizes,
-                                             .n_range_sizes = infos[i].shape.range_sizes
-                                                                  ? infos[i].shape.n_ranges
-                                                                  : 0,
-                                             .n_full = infos[i].shape.n_full,
-                                             .seg_blocks = infos[i].shape.seg_blocks,
-                                             .slot_bytes = infos[i].slot_bytes,
-                                             .blocks_ram = infos[i].n_ram,
-                                             .blocks_disk = infos[i].n_disk};
-    }
-    struct msg_list_res res = {.namespaces = out, .n_namespaces = n};
-    return SVC_REPLY(call, list_res, &res);
-}
-
-static int list_sessions(struct cachesvc *s, struct rpc_call *call) {
-    size_t n = 0, max = slabpool_in_use(&s->sessions.pool);
-    struct msg_session_info *out = bump_alloc(call->scratch, (max + 1) * sizeof(*out));
-    if (!out)
-        return ERR_TOOBIG;
-    LIST_FOREACH(&s->sessions.all, it) {
-        const struct session *ss = LIST_ENTRY(it, struct session, link);
-        uint32_t puts = 0;
-        LIST_FOREACH(&ss->puts, p)
-            puts += p != NULL;
-        out[n++] = (struct msg_session_info){
-            .session = ss->number,
-            .client_name = ss->name,
-            .peer = ss->control.conn ? rpc_conn_peer(ss->control.conn) : "",
-            .role = ss->role,
-            .data_conns = session_n_data(ss),
-            .puts_open = puts,
-            .age_ms = (clock_mono_ns(s->clk) - ss->opened_ns) / NS_PER_MS};
-    }
-    struct msg_list_res res = {.sessions = out, .n_sessions = n};
-    return SVC_REPLY(call, list_res, &res);
-}
-
-int svc_list(void *arg, struct rpc_call *call, struct errbuf *eb) {
-    struct cachesvc *s = arg;
-    struct msg_list_req m;
-    int rv = SVC_DECODE(call, list_req, &m, eb);
-    if (rv < 0)
-        return rv;
-    switch (m.what) {
-    case MSG_LIST_BLOCKS:
-        return list_blocks(s, call, &m);
-    case MSG_LIST_NAMESPACES:
-        return list_namespaces(s, call);
-    case MSG_LIST_SESSIONS:
-        return list_sessions(s, call);
-    default:
-        return err_set(eb, ERR_INVALID, "List: what = %u is unknown", m.what);
-    }
-}
-
-int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb) {
-    struct cachesvc *s = arg;
-    struct msg_inspect_req m;
-    struct store_block_info info;
-    struct block_id id;
-    int rv = SVC_DECODE(call, inspect_req, &m, eb);
-    if (rv < 0)
-        return rv;
-    if (m.id.n != BLOCK_ID_BYTES)
-        return err_set(eb, ERR_INVALID, "Inspect: an id has 32 bytes");
-    memcpy(id.b, m.id.p, BLOCK_ID_BYTES);
-    rv = ERR_NOTFOUND;
-    for (uint32_t ns = 0; rv < 0 && ns < block_store_ns_count(s->store); ns++)
-        rv = block_store_inspect(s->store, ns, &id, &info);
-    if (rv < 0)
-        return err_set(eb, rv, "Inspect: no such block");
-    struct msg_inspect_res res = {.block = block_info(&info)};
-    return SVC_REPLY(call, inspect_res, &res);
 }
 
 /* ---- Evict, Flush ---- */
@@ -257,12 +164,12 @@ static bool matches_time(const struct store_filter *f, const struct store_block_
 /* What an Evict would remove, without removing it. */
 static int count_only(struct cachesvc *s, struct rpc_call *call, const struct store_filter *f) {
     struct msg_evict_res res = {0};
-    struct store_block_info *infos = bump_alloc(call->scratch, LIST_MAX * sizeof(*infos));
+    struct store_block_info *infos = bump_alloc(call->scratch, COUNT_STEP * sizeof(*infos));
     if (!infos)
         return ERR_TOOBIG;
     uint64_t cursor = 0;
     do {
-        uint32_t n = block_store_list(s->store, f, &cursor, infos, LIST_MAX);
+        uint32_t n = block_store_list(s->store, f, &cursor, infos, COUNT_STEP);
         for (uint32_t i = 0; i < n; i++) {
             if (!matches_time(f, &infos[i]))
                 continue;
@@ -285,10 +192,13 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     bool by_time = m.from_ms || m.to_ms;
     if (!m.n_ids && !m.digest.n && !by_time && !m.writer.n)
         return err_set(eb, ERR_INVALID, "Evict: nothing says which blocks (Flush removes all)");
-    if (filter_digest(s, &m.digest, &f) < 0) {
+    rv = svc_filter_ns(s, call, &m.digest, &f, eb);
+    if (rv == ERR_NOTFOUND) {
         struct msg_evict_res none = {0};
         return SVC_REPLY(call, evict_res, &none);
     }
+    if (rv < 0)
+        return rv;
     f.ids = m.n_ids ? m.ids : NULL;
     f.n_ids = (uint32_t)m.n_ids;
     f.descendants = m.descendants;
@@ -308,9 +218,12 @@ int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb) {
     int rv = SVC_DECODE(call, flush_req, &m, eb);
     if (rv < 0)
         return rv;
-    if (filter_digest(s, &m.digest, &f) < 0) {
+    rv = svc_filter_ns(s, call, &m.digest, &f, eb);
+    if (rv == ERR_NOTFOUND) {
         struct msg_evict_res none = {0};
         return SVC_REPLY(call, evict_res, &none);
     }
+    if (rv < 0)
+        return rv;
     return start_evict(s, call, &f, eb);
 }

@@ -42,8 +42,11 @@ void node_fixture_disk(struct node_fixture *f) {
 }
 
 void node_fixture_tokens(struct node_fixture *f) {
-    static const char text[] = "worker " NODE_TOKEN "\nadmin " NODE_ADMIN_TOKEN "\n";
-    tmpdir_write(&f->dir, "tokens", text, sizeof(text) - 1);
+    node_fixture_token_file(f, "worker " NODE_TOKEN "\nadmin " NODE_ADMIN_TOKEN "\n");
+}
+
+void node_fixture_token_file(struct node_fixture *f, const char *text) {
+    tmpdir_write(&f->dir, "tokens", text, strlen(text));
     set_str(f, "token_file", tmpdir_join(&f->dir, "tokens", f->token_path, sizeof(f->token_path)));
 }
 

@@ -31,6 +31,7 @@ struct node_fixture {
 void node_fixture_init(struct node_fixture *f); /* default options: small RAM tier, no disk, ephemeral ports */
 void node_fixture_disk(struct node_fixture *f);  /* a disk tier in the fixture's directory */
 void node_fixture_tokens(struct node_fixture *f); /* token file with a worker's and an admin's */
+void node_fixture_token_file(struct node_fixture *f, const char *text);
 void node_fixture_start(struct node_fixture *f);
 void node_fixture_stop(struct node_fixture *f); /* as SIGTERM does */
 void node_fixture_fini(struct node_fixture *f);

@@ -1,0 +1,138 @@
+/* The beginning and the end of sessions and their connections. */
+#include "cachesvc/svc.h"
+
+#include "common/check.h"
+
+/* ---- Hello ---- */
+
+static uint32_t role_grants(uint32_t role) {
+    uint32_t g = GRANT_SESSION | GRANT_CONTROL | GRANT_READ;
+    if (role != MSG_ROLE_READER)
+        g |= GRANT_WRITE;
+    if (role == MSG_ROLE_ADMIN)
+        g |= GRANT_ADMIN;
+    return g;
+}
+
+static int open_session(struct cachesvc *s, struct rpc_call *call, const struct msg_hello_req *m,
+                        struct session **ret, struct errbuf *eb) {
+    const struct auth_token *token;
+    if (m->role < MSG_ROLE_WORKER || m->role > MSG_ROLE_ADMIN)
+        return err_set(eb, ERR_INVALID, "Hello: role %u is unknown", m->role);
+    if (auth_check(&s->auth, m->token.p, m->token.n, m->role, &token) < 0) {
+        METRIC_INC(&s->met, hello_denied_total);
+        return err_set(eb, ERR_DENIED, "Hello: no such token for this role");
+    }
+    struct session *ss;
+    int rv = session_open(&s->sessions, s->store, call->conn, &ss);
+    if (rv < 0)
+        return err_set(eb, rv, "Hello: no session free");
+    ss->role = m->role;
+    ss->auth = token;
+    ss->opened_ns = call->recv_ns;
+    snprintf(ss->name, sizeof(ss->name), "%s", m->client_name ? m->client_name : "");
+    if (m->writer.n == sizeof(ss->writer))
+        memcpy(ss->writer, m->writer.p, sizeof(ss->writer));
+    rpc_conn_set_grants(call->conn, role_grants(m->role));
+    METRIC_SET(&s->met, sessions, (int64_t)slabpool_in_use(&s->sessions.pool));
+    log_info(s->log, "session opened", "session=%llu client=%s peer=%s role=%u",
+             (unsigned long long)ss->number, ss->name, rpc_conn_peer(call->conn), m->role);
+    *ret = ss;
+    return 0;
+}
+
+static int join_session(struct cachesvc *s, struct rpc_call *call, const struct msg_hello_req *m,
+                        struct session_conn **ret, struct errbuf *eb) {
+    struct session *ss = session_find(&s->sessions, m->session_token.p);
+    if (!ss)
+        return err_set(eb, ERR_DENIED, "Hello: no such session to join");
+    int rv = session_join(ss, call->conn, s->cfg->max_data_conns, ret);
+    if (rv < 0)
+        return err_set(eb, rv, "Hello: the session has its %u data connections", s->cfg->max_data_conns);
+    rpc_conn_set_grants(call->conn, GRANT_SESSION | GRANT_DATA | GRANT_READ |
+                                        (ss->role != MSG_ROLE_READER ? GRANT_WRITE : 0u));
+    return 0;
+}
+
+int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb) {
+    struct cachesvc *s = arg;
+    struct msg_hello_req m;
+    int rv = SVC_DECODE(call, hello_req, &m, eb);
+    if (rv < 0)
+        return rv;
+    if (session_of(call->conn))
+        return err_set(eb, ERR_PROTO, "Hello: said before on this connection");
+    if (m.version_min > WIRE_VERSION || m.version_max < WIRE_VERSION)
+        return err_set(eb, ERR_UNSUPPORTED, "Hello: this node speaks version %d", WIRE_VERSION);
+    if (s->phase != SVC_READY)
+        return err_set(eb, ERR_UNAVAILABLE, "Hello: the node is draining");
+    struct msg_hello_res res = {.version = WIRE_VERSION,
+                                .node_id = s->cfg->node_id,
+                                .epoch = s->index->ops->epoch(s->index),
+                                .node_name = s->name,
+                                .server_version = INCIPIT_VERSION,
+                                .max_message_bytes = WIRE_MAX_MSG_BYTES,
+                                .max_payload_bytes = WIRE_MAX_PAYLOAD_BYTES,
+                                .max_ids = s->cfg->max_ids,
+                                .max_data_conns = s->cfg->max_data_conns,
+                                .lease_ttl_ms = s->cfg->lease_ttl_ms,
+                                .max_inflight = s->cfg->max_fetches};
+    if (m.session_token.n > 0) {
+        struct session_conn *sc;
+        rv = join_session(s, call, &m, &sc, eb);
+        if (rv < 0)
+            return rv;
+        res.conn = sc->number;
+        return SVC_REPLY(call, hello_res, &res);
+    }
+    struct session *ss = NULL;
+    rv = open_session(s, call, &m, &ss, eb);
+    if (rv < 0)
+        return rv;
+    res.session_token = (struct msg_bytes){ss->token, sizeof(ss->token)};
+    return SVC_REPLY(call, hello_res, &res);
+}
+
+/* ---- the end of connections and sessions ---- */
+
+static void forget_conn(struct session_conn *sc) {
+    rpc_conn_set_user(sc->conn, NULL);
+    rpc_conn_unref(TAKE_PTR(sc->conn));
+}
+
+static void end_session(struct cachesvc *s, struct session *ss) {
+    svc_fetch_end(s, ss, NULL);
+    svc_put_end_session(s, ss);
+    for (uint32_t i = 0; i < SESSION_MAX_DATA; i++) {
+        struct rpc_conn *c = ss->data[i].conn;
+        if (!c)
+            continue;
+        rpc_conn_set_user(c, NULL);
+        rpc_server_drop_conn(s->rpc, c);
+        rpc_conn_unref(TAKE_PTR(ss->data[i].conn));
+    }
+    forget_conn(&ss->control);
+    log_info(s->log, "session ended", "session=%llu client=%s", (unsigned long long)ss->number,
+             ss->name);
+    session_free(&s->sessions, ss);
+    METRIC_SET(&s->met, sessions, (int64_t)slabpool_in_use(&s->sessions.pool));
+}
+
+void svc_on_gone(void *arg, struct rpc_conn *c) {
+    struct cachesvc *s = arg;
+    struct session_conn *sc = session_of(c);
+    if (!sc)
+        return;
+    if (sc->number == 0) {
+        end_session(s, sc->session);
+        return;
+    }
+    svc_fetch_end(s, sc->session, c);
+    forget_conn(sc);
+}
+
+void svc_on_drain(void *arg, struct rpc_conn *c) {
+    struct session_conn *sc = session_of(c);
+    if (sc)
+        svc_fetch_pump_conn(arg, sc->session, c);
+}
