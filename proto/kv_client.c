@@ -1,5 +1,7 @@
 #include "proto/kv_client_impl.h"
 
+#include "common/secret.h"
+
 #define SCRATCH_BYTES (4u << 20)
 
 /* ---- open and close ---- */
@@ -9,17 +11,14 @@ static void ns_free(struct kv_ns *ns) {
     free((void *)(uintptr_t)ns->def.range_sizes);
 }
 
-/* Everything that is not a uv handle. The token is wiped: it outlives its session only by
- * accident. */
+/* Everything that is not a uv handle. */
 static void client_free(struct kv_client *c) {
     for (uint32_t i = 0; c->nodes && i < c->cfg.n_addrs; i++)
         kv_node_free(&c->nodes[i]);
     for (uint32_t i = 0; i < c->n_ns; i++)
         ns_free(&c->ns[i]);
     free(c->nodes);
-    if (c->cfg.token)
-        explicit_bzero((void *)(uintptr_t)c->cfg.token, c->cfg.token_len);
-    free((void *)(uintptr_t)c->cfg.token);
+    secret_free((void *)(uintptr_t)c->cfg.token, c->cfg.token_len + 1);
     free((void *)(uintptr_t)c->cfg.name);
     free((void *)(uintptr_t)c->cfg.writer);
     free((void *)(uintptr_t)c->cfg.tcp_congestion);
@@ -39,7 +38,7 @@ static void *copy_bytes(const void *p, size_t n) {
 static int copy_cfg(struct kv_client *c, const struct kv_client_cfg *cfg) {
     c->cfg = *cfg;
     c->cfg.addrs = NULL;
-    c->cfg.token = copy_bytes(cfg->token, cfg->token_len);
+    c->cfg.token = cfg->token ? secret_dup(cfg->token, cfg->token_len) : NULL;
     c->cfg.writer = copy_bytes(cfg->writer, WIRE_WRITER_BYTES);
     c->cfg.name = strdup(cfg->name ? cfg->name : "client");
     c->cfg.tcp_congestion = cfg->tcp_congestion ? strdup(cfg->tcp_congestion) : NULL;
@@ -57,6 +56,16 @@ static int copy_cfg(struct kv_client *c, const struct kv_client_cfg *cfg) {
                    (c->cfg.writer || !cfg->writer) &&
                    (c->cfg.tcp_congestion || !cfg->tcp_congestion);
     return has_all ? 0 : ERR_NOMEM;
+}
+
+int kv_client_set_token(struct kv_client *c, const void *token, size_t len) {
+    char *copy = secret_dup(token, len);
+    if (!copy)
+        return ERR_NOMEM;
+    secret_free((void *)(uintptr_t)c->cfg.token, c->cfg.token_len + 1);
+    c->cfg.token = copy;
+    c->cfg.token_len = len;
+    return 0;
 }
 
 int kv_client_open(struct kv_client **ret, uv_loop_t *loop, const struct kv_client_cfg *cfg,

@@ -56,6 +56,8 @@ struct kv_client_cfg {
 /* Connects in the background; a node that is absent is no error. */
 int kv_client_open(struct kv_client **ret, uv_loop_t *loop, const struct kv_client_cfg *cfg,
                    struct errbuf *eb);
+/* For each Hello from now on; sessions that are up stay. ERR_NOMEM: the old one stays. */
+int kv_client_set_token(struct kv_client *c, const void *token, size_t len);
 /* Every call ends with ERR_CANCELED; then cb; then c is freed. */
 void kv_client_close(struct kv_client *c, void (*cb)(void *arg), void *arg);
 

@@ -93,20 +93,27 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
     }
 }
 
+/* *ret_len 0: there is no token file. */
+static int read_token(struct worker *w, char token[KV_TOKEN_MAX_BYTES], size_t *ret_len,
+                      struct errbuf *eb) {
+    struct errbuf warn;
+    *ret_len = 0;
+    if (!w->cfg->token_file[0])
+        return 0;
+    int rv = kv_token_load(w->cfg->token_file, MSG_ROLE_WORKER, token, ret_len, &warn, eb);
+    if (warn.text[0])
+        log_warn(w->svc->log, "a file with secrets is open to others", "what=%s", warn.text);
+    return rv;
+}
+
 static int open_client(struct worker *w, struct errbuf *eb) {
     char token[KV_TOKEN_MAX_BYTES];
-    size_t token_len = 0;
+    size_t token_len;
     uint8_t writer[16];
     uint32_t ns = 0;
-    int rv = 0;
     if (!w->cfg->cache.n || !w->m.numerics_ok)
         return 0;
-    if (w->cfg->token_file[0]) {
-        struct errbuf warn;
-        rv = kv_token_load(w->cfg->token_file, MSG_ROLE_WORKER, token, &token_len, &warn, eb);
-        if (warn.text[0])
-            log_warn(w->svc->log, "a file with secrets is open to others", "what=%s", warn.text);
-    }
+    int rv = read_token(w, token, &token_len, eb);
     if (rv < 0)
         return rv;
     if (getrandom(writer, sizeof(writer), 0) != (ssize_t)sizeof(writer))
@@ -125,6 +132,7 @@ static int open_client(struct worker *w, struct errbuf *eb) {
         .on_node_arg = w,
     };
     rv = kv_client_open(&w->client, w->svc->loop, &cc, eb);
+    explicit_bzero(token, sizeof(token));
     if (rv < 0)
         return err_wrap(eb, rv, "--cache");
     struct kv_namespace nsd = {
@@ -316,6 +324,22 @@ static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
     return 0;
 }
 
+/* --- reload --- */
+
+/* Both files are read before either counts, so that an error leaves what was there. */
+static int worker_reload(struct svc *s, struct errbuf *eb) {
+    struct worker *w = s->data;
+    char token[KV_TOKEN_MAX_BYTES];
+    size_t token_len = 0;
+    int rv = w->client ? read_token(w, token, &token_len, eb) : 0;
+    if (rv == 0 && w->api)
+        rv = http_openai_reload(w->api, eb);
+    if (rv == 0 && token_len && (rv = kv_client_set_token(w->client, token, token_len)) < 0)
+        (void)err_set(eb, rv, "token: %s", err_text(rv));
+    explicit_bzero(token, sizeof(token));
+    return rv;
+}
+
 /* --- drain and stop --- */
 
 static void on_drained(void *data) {
@@ -390,6 +414,7 @@ int worker_main(int argc, char **argv) {
         .table = worker_config_table(),
         .start = worker_start,
         .drain = worker_drain,
+        .reload = worker_reload,
         .stop = worker_stop,
         .free = worker_free,
     };

@@ -394,6 +394,21 @@ static void on_completion(struct http_req *r, void *arg) {
 
 /* ---- life ---- */
 
+int http_openai_reload(struct http_openai *h, struct errbuf *eb) {
+    struct api_keys fresh;
+    struct errbuf warn;
+    if (!h->cfg.api_key_file || !*h->cfg.api_key_file)
+        return 0;
+    int rv = api_keys_load(&fresh, h->cfg.api_key_file, &warn, eb);
+    if (warn.text[0])
+        log_warn(h->cfg.log, "a file with secrets is open to others", "what=%s", warn.text);
+    if (rv < 0)
+        return rv;
+    api_keys_fini(&h->keys);
+    h->keys = fresh;
+    return 0;
+}
+
 int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg, struct errbuf *eb) {
     struct http_openai *h = calloc(1, sizeof(*h));
     if (!h)
@@ -404,15 +419,10 @@ int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg
     h->started_s = clock_wall_ns(h->cfg.clk) / NS_PER_S;
     h->next_id = random_seed();
     list_init(&h->calls);
-    if (cfg->api_key_file && *cfg->api_key_file) {
-        struct errbuf warn;
-        int rv = api_keys_load(&h->keys, cfg->api_key_file, &warn, eb);
-        if (warn.text[0])
-            log_warn(cfg->log, "a file with secrets is open to others", "what=%s", warn.text);
-        if (rv < 0) {
-            free(h);
-            return rv;
-        }
+    int rv = http_openai_reload(h, eb);
+    if (rv < 0) {
+        free(h);
+        return rv;
     }
     uv_timer_init(cfg->loop, &h->keepalive);
     h->keepalive.data = h;

@@ -671,6 +671,9 @@ static void test_wrong_token_is_denied_and_told(void **state) {
     kv_client_node_info(f->client, 0, &info);
     assert_int_equal(info.state, KV_NODE_DOWN);
     assert_non_null(strstr(info.last_text, "wrong token"));
+    /* E6: a token that was read again serves with the next attempt */
+    assert_int_equal(kv_client_set_token(f->client, "right", 5), 0);
+    run_until(f, &f->n_up, 1);
 }
 
 static int setup_no_client(void **state) {

@@ -421,7 +421,6 @@ static void test_api_keys(void **state) {
     close(fd);
     f->cfg.api_key_file = path;
     start(f);
-    unlink(path);
     static const char body[] = "{\"prompt\":\"hello\",\"max_tokens\":2}";
     json_free(ask(f, "/v1/completions", body, "", 401));
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret\r\n", 401));
@@ -432,6 +431,20 @@ static void test_api_keys(void **state) {
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-two\r\n", 200));
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-tab\r\n", 200));
     json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-bom\r\n", 200));
+
+    /* E6: keys change by a reload; a file with an error in it changes none */
+    struct errbuf eb;
+    FILE *file = fopen(path, "we");
+    CHECK(file && fputs("secret-new\nsecret-two\n", file) >= 0 && fclose(file) == 0);
+    assert_int_equal(http_openai_reload(f->api, &eb), 0);
+    json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-one\r\n", 401));
+    json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-new\r\n", 200));
+    file = fopen(path, "we");
+    CHECK(file && fputs("secret-two not-a-salt\n", file) >= 0 && fclose(file) == 0);
+    assert_int_equal(http_openai_reload(f->api, &eb), ERR_INVALID);
+    unlink(path);
+    assert_true(http_openai_reload(f->api, &eb) < 0);
+    json_free(ask(f, "/v1/completions", body, "Authorization: Bearer secret-new\r\n", 200));
 }
 
 static int64_t cached_tokens(struct fixture *f, const char *key) {
