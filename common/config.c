@@ -257,6 +257,14 @@ int cfg_set(const struct cfg_table *t, void *cfg, const char *name, const char *
         return err_set(eb, ERR_NOTFOUND, "no option '%s'", name);
     if (!o->live)
         return err_set(eb, ERR_DENIED, "option '%s' cannot change while running", name);
+    return cfg_put(t, cfg, name, value, eb);
+}
+
+int cfg_put(const struct cfg_table *t, void *cfg, const char *name, const char *value,
+            struct errbuf *eb) {
+    const struct cfg_opt *o = cfg_find(t, name);
+    if (!o)
+        return err_set(eb, ERR_NOTFOUND, "no option '%s'", name);
     struct cfg_list was = {0}, *list = o->type == CFG_LIST ? field(o, cfg) : NULL;
     if (list) { /* appended to while it loads: an error must leave what was there */
         was = *list;
@@ -402,7 +410,7 @@ static void cli_names_fini(struct cli_names *c) {
     free(c->text);
 }
 
-static int cli_names_init(struct cli_names *c, const struct cfg_table *t) {
+static int cli_names_init(struct cli_names *c, const struct cfg_table *t, bool is_tool) {
     size_t n = 0;
     c->v = alloc_array(2 * t->n_opts + 5, sizeof(*c->v));
     c->text = alloc_array(2 * t->n_opts, sizeof(*c->text));
@@ -410,8 +418,10 @@ static int cli_names_init(struct cli_names *c, const struct cfg_table *t) {
         return ERR_NOMEM;
     c->v[n++] = (struct option){"help", no_argument, NULL, OPT_HELP};
     c->v[n++] = (struct option){"version", no_argument, NULL, OPT_VERSION};
-    c->v[n++] = (struct option){"dump-config", no_argument, NULL, OPT_DUMP};
-    c->v[n++] = (struct option){"config", required_argument, NULL, OPT_CONFIG};
+    if (!is_tool) {
+        c->v[n++] = (struct option){"dump-config", no_argument, NULL, OPT_DUMP};
+        c->v[n++] = (struct option){"config", required_argument, NULL, OPT_CONFIG};
+    }
     for (size_t i = 0; i < t->n_opts; i++) {
         bool is_bool = t->opts[i].type == CFG_BOOL;
         for (size_t no = 0; no <= is_bool; no++) {
@@ -432,6 +442,9 @@ static int cli_names_init(struct cli_names *c, const struct cfg_table *t) {
 struct cli { /* what the command line asks for besides options */
     bool help, version, dump;
     const char *config;
+    bool takes_words; /* in: words may stand among the options, and are moved behind them */
+    int first_word;
+    bool *given; /* in: [n_opts] or NULL */
 };
 
 /* Two passes: the first (l NULL) finds --config and the printing flags, the second sets the values,
@@ -442,13 +455,14 @@ static int walk_cli(struct loading *l, const struct cli_names *names, int argc, 
     opterr = 0;
     for (;;) {
         int at = optind ? optind : 1;
-        int c = getopt_long(argc, argv, "+:h", names->v, NULL);
+        int c = getopt_long(argc, argv, ret->takes_words ? ":h" : "+:h", names->v, NULL);
         if (c == -1)
             break;
         if (c == ':')
             return err_set(eb, ERR_INVALID, "option '%s' needs a value", argv[optind - 1]);
         if (c == '?')
-            return err_set(eb, ERR_INVALID, "unknown option '%s'; see --help", argv[at]);
+            return err_set(eb, ERR_INVALID, "unknown option '%s'; see --help",
+                           argv[ret->takes_words ? optind - 1 : at]);
         ret->help |= c == OPT_HELP || c == 'h';
         ret->version |= c == OPT_VERSION;
         ret->dump |= c == OPT_DUMP;
@@ -458,11 +472,14 @@ static int walk_cli(struct loading *l, const struct cli_names *names, int argc, 
             continue;
         size_t i = (size_t)(c - OPT_FIRST);
         const char *value = optarg ? optarg : i % 2 ? "false" : "true";
+        if (ret->given)
+            ret->given[i / 2] = true;
         int rv = load_value(l, &l->t->opts[i / 2], value);
         if (rv < 0)
             return err_wrap(eb, rv, "option --%s", names->text[i]);
     }
-    if (optind < argc)
+    ret->first_word = optind;
+    if (optind < argc && !ret->takes_words)
         return err_set(eb, ERR_INVALID, "unexpected argument '%s'; see --help", argv[optind]);
     return 0;
 }
@@ -497,7 +514,7 @@ int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, 
     struct errbuf own;
     struct loading l = {.t = t, .cfg = cfg, .eb = eb ? eb : &own};
     l.list_source = alloc_array(t->n_opts, 1);
-    int rv = l.list_source ? cli_names_init(&names, t) : ERR_NOMEM;
+    int rv = l.list_source ? cli_names_init(&names, t, false) : ERR_NOMEM;
     if (rv == 0)
         rv = walk_cli(NULL, &names, argc, argv, &cli, l.eb);
     if (rv == 0 && (cli.help || cli.version || cli.dump)) {
@@ -564,6 +581,26 @@ int cfg_reload(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg
     return MIN(rv, 0);
 }
 
+int cfg_args(const struct cfg_table *t, void *cfg, int argc, char *const *argv, struct cfg_asked *ret, bool *given,
+             struct errbuf *eb) {
+    struct cli_names names = {0};
+    struct cli cli = {.takes_words = true, .given = given};
+    struct loading l = {.t = t, .cfg = cfg, .eb = eb, .source = SRC_CLI};
+    int rv = cfg_defaults(t, cfg);
+    if (rv < 0)
+        return err_set(eb, rv, "options: %s", err_text(rv));
+    l.list_source = alloc_array(t->n_opts, 1);
+    rv = l.list_source ? cli_names_init(&names, t, true) : ERR_NOMEM;
+    if (rv == 0)
+        rv = walk_cli(&l, &names, argc, argv, &cli, eb);
+    *ret = (struct cfg_asked){cli.help, cli.version, cli.first_word};
+    if (rv == 0)
+        rv = cli.help || cli.version ? CFG_DONE : check_lists(t, cfg, eb);
+    cli_names_fini(&names);
+    free(l.list_source);
+    return rv;
+}
+
 /* --- printing --- */
 
 static void print_default(const struct cfg_opt *o, FILE *out) {
@@ -628,16 +665,18 @@ void cfg_help(const struct cfg_table *t, const struct cfg_prog *prog, FILE *out)
           "  --dump-config\n      print a commented example file and exit\n"
           "  --version, --help\n      print and exit\n",
           out);
-    for (size_t i = 0; i < t->n_opts; i++) {
-        const struct cfg_opt *o = &t->opts[i];
-        fputs("  --", out);
-        print_dashed(o->name, out);
-        fprintf(out, "%s\n      %s\n      [", o->type == CFG_BOOL ? "[=BOOL]" : " VALUE", o->help);
-        print_kind(o, out);
-        fputs("; default: ", out);
-        print_default(o, out);
-        fputs(o->live ? "; live]\n" : "]\n", out);
-    }
+    for (size_t i = 0; i < t->n_opts; i++)
+        cfg_help_row(&t->opts[i], out);
+}
+
+void cfg_help_row(const struct cfg_opt *o, FILE *out) {
+    fputs("  --", out);
+    print_dashed(o->name, out);
+    fprintf(out, "%s\n      %s\n      [", o->type == CFG_BOOL ? "[=BOOL]" : " VALUE", o->help);
+    print_kind(o, out);
+    fputs("; default: ", out);
+    print_default(o, out);
+    fputs(o->live ? "; live]\n" : "]\n", out);
 }
 
 void cfg_dump(const struct cfg_table *t, const struct cfg_prog *prog, FILE *out) {

@@ -97,7 +97,17 @@ struct cfg_prog {
  * nothing to free. envp as environ. */
 int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, int argc,
              char *const *argv, char *const *envp, FILE *out, struct errbuf *eb);
-/* All defaults, nothing else: for tests. */
+/* For tools: the command line alone, options and words in any order; argv[*ret_first_word..argc) are the words then
+ * (argv is permuted). *cfg holds the defaults at least, also after an error. given[i], if not NULL, [n_opts]: row i was
+ * named. CFG_DONE: --help or --version was asked for, and nothing was printed. Free with cfg_free(), whatever it
+ * returned but ERR_NOMEM. */
+struct cfg_asked {
+    bool help, version;
+    int first_word;
+};
+int cfg_args(const struct cfg_table *t, void *cfg, int argc, char *const *argv, struct cfg_asked *ret, bool *given,
+             struct errbuf *eb);
+/* All defaults, nothing else. */
 int cfg_defaults(const struct cfg_table *t, void *cfg);
 void cfg_free(const struct cfg_table *t, void *cfg);
 
@@ -111,6 +121,8 @@ int cfg_set(const struct cfg_table *t, void *cfg, const char *name, const char *
 int cfg_reload(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, int argc,
                char *const *argv, char *const *envp,
                void (*differs)(void *arg, const struct cfg_opt *o), void *arg, struct errbuf *eb);
+/* The same of any row, before a program runs: a tool's own sources. */
+int cfg_put(const struct cfg_table *t, void *cfg, const char *name, const char *value, struct errbuf *eb);
 /* Writes the value as text that cfg_set() would read back; ERR_NOTFOUND, ERR_TOOBIG. */
 int cfg_get(const struct cfg_table *t, const void *cfg, const char *name, char *ret, size_t cap);
 /* Row by name; NULL when there is none. Pointer to its field inside cfg. */
@@ -120,5 +132,7 @@ static inline const void *cfg_field(const struct cfg_opt *o, const void *cfg) {
 }
 
 void cfg_help(const struct cfg_table *t, const struct cfg_prog *prog, FILE *out);
+/* One row of it: --name VALUE, help, bounds, default. */
+void cfg_help_row(const struct cfg_opt *o, FILE *out);
 /* A commented example file: every option with type, bounds, default and help, commented out. */
 void cfg_dump(const struct cfg_table *t, const struct cfg_prog *prog, FILE *out);

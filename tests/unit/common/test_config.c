@@ -252,6 +252,41 @@ static void test_reload_changes_live_rows_only(void **state) {
     cfg_free(t, &c);
 }
 
+/* H: what the tools copied by hand: options and words in any order, nothing of files and environment. */
+static void test_a_tools_arguments(void **state) {
+    (void)state;
+    struct toy_config c;
+    struct cfg_asked asked;
+    struct errbuf eb;
+    bool given[7] = {0};
+    char *argv[] = {(char[]){"toy"}, (char[]){"list"}, (char[]){"--cache=a"}, (char[]){"more"},
+                    (char[]){"--cache"}, (char[]){"b"}, (char[]){"--verbose"}, NULL};
+    assert_int_equal(cfg_args(toy_config_table(), &c, 7, argv, &asked, given, &eb), 0);
+    assert_int_equal(c.cache.n, 2);
+    assert_true(c.verbose);
+    assert_int_equal(c.ram_bytes, 1u << 30);
+    assert_int_equal(asked.first_word, 5);
+    assert_string_equal(argv[5], "list");
+    assert_string_equal(argv[6], "more");
+    assert_true(given[3] && given[5] && !given[0] && !given[4]);
+    cfg_free(toy_config_table(), &c);
+    static const char *const wrong[][2] = {{"--config=/nonexistent", "--config"}, {"--dump-config", "--dump-config"},
+                                           {"--ram-bytes=x", "--ram-bytes"}, {"--nonsense", "--nonsense"},
+                                           {"--fetch", "--fetch"}};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        char text[64];
+        snprintf(text, sizeof(text), "%s", wrong[i][0]);
+        char *bad[] = {(char[]){"toy"}, (char[]){"word"}, text, NULL};
+        assert_int_equal(cfg_args(toy_config_table(), &c, 3, bad, &asked, NULL, &eb), ERR_INVALID);
+        assert_non_null(strstr(eb.text, wrong[i][1]));
+        cfg_free(toy_config_table(), &c);
+    }
+    char *help[] = {(char[]){"toy"}, (char[]){"word"}, (char[]){"-h"}, NULL};
+    assert_int_equal(cfg_args(toy_config_table(), &c, 3, help, &asked, NULL, &eb), CFG_DONE);
+    assert_true(asked.help && !asked.version);
+    cfg_free(toy_config_table(), &c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
@@ -263,6 +298,7 @@ int main(void) {
         cmocka_unit_test(test_dump_with_comments_removed_loads),
         cmocka_unit_test(test_set_and_get),
         cmocka_unit_test(test_reload_changes_live_rows_only),
+        cmocka_unit_test(test_a_tools_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
