@@ -5,6 +5,7 @@
  * compared, never means. Thread: one. */
 #pragma once
 
+#include "common/config.h"
 #include "common/err.h"
 #include "common/str.h"
 
@@ -45,9 +46,10 @@ void bench_print(const struct bench_report *r, FILE *out);
  *  "peer_median", "peer_samples", "ratio"}]} */
 int bench_write_json(const struct bench_report *r, const char *path, struct errbuf *eb);
 
-/* "128,512,2048": numbers from 1 to max; at most cap of them. Returns how many, 0 for anything else. */
-uint32_t bench_parse_list(const char *text, uint32_t max, uint32_t *ret, uint32_t cap);
-bool bench_parse_u32(const char *text, uint32_t min, uint32_t max, uint32_t *ret);
+/* Items that are numbers from 1 to max; at most cap of them. Returns how many, 0 for anything else. */
+uint32_t bench_points(const struct cfg_list *l, uint32_t max, uint32_t *ret, uint32_t cap);
+/* A subcommand's options. 0: go on, and cfg_free() at the end; else the exit code + 1, and what had to be said was. */
+int bench_args(const struct cfg_table *t, void *cfg, const char *usage, int argc, char **argv);
 
 /* Subcommands; argv[0] is the subcommand's name. Exit codes: 0, 1 failed, 2 usage. */
 int bench_engine_main(int argc, char **argv);

@@ -4,7 +4,6 @@
  * context C: after C tokens, one token a step with its logits. The same definitions as llama-bench's
  * pp N and tg N @ d C, and as there no sampling. Every repetition measures all points of ours and then all
  * of the peer's, so that both see the same minutes of the machine. */
-#include <getopt.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -17,12 +16,30 @@
 #define MAX_POINTS 8
 #define BLOCK_TOK 32
 
+#define ENGINE_OPTIONS(X)                                                                          \
+    X(model, STR, "", 0, 4096, false, "GGUF file; required")                                       \
+    X(threads, U32, 1, 1, KERN_TEAM_MAX, false, "threads of both sides")                           \
+    X(isa, STR, "", 0, 64, false, "scalar, avx2, avx512; without it the best of this CPU")         \
+    X(kv_dtype, STR, "f16", 0, 16, false, "f16 or f32")                                            \
+    X(prefill, LIST, "128,512,2048", 1, MAX_POINTS, false, "prompt lengths")                       \
+    X(decode_context, LIST, "1,512,2048", 1, MAX_POINTS, false,                                    \
+      "tokens before the decode, 1 for an empty context")                                          \
+    X(decode_tokens, U32, 128, 4, 4096, false,                                                     \
+      "tokens generated a repetition; a quarter beyond 1024 of context")                           \
+    X(chunk, U32, 512, 1, 8192, false, "rows a step in prefill")                                   \
+    X(reps, U32, 5, 5, BENCH_MAX_REPS, false, "repetitions")                                       \
+    X(llama_bench, STR, "", 0, 4096, false, "program of llama.cpp to measure beside it")           \
+    X(peer_model, STR, "", 0, 4096, false, "GGUF file for it; without it --model")                 \
+    X(json, STR, "", 0, 4096, false, "file for all samples")
+struct engine_config {
+    CFG_FIELDS(ENGINE_OPTIONS)
+};
+CFG_TABLE(engine_config, ENGINE_OPTIONS)
+
 struct engine_opts {
-    const char *model, *isa, *json, *llama_bench, *peer_model;
-    uint32_t threads, reps, chunk;
+    struct engine_config cfg;
     uint32_t prefill[MAX_POINTS], n_prefill;
     uint32_t decode_ctx[MAX_POINTS], n_decode;
-    uint32_t decode_tokens;
     enum kv_dtype kv;
 };
 
@@ -37,86 +54,30 @@ struct engine {
     uint32_t chunk;
 };
 
-static const char help[] =
-    "usage: incipit-bench engine --model FILE [OPTIONS]\n"
-    "  --model FILE          GGUF file\n"
-    "  --threads N           threads of both sides (1)\n"
-    "  --isa NAME            scalar, avx2, avx512 (best of this CPU)\n"
-    "  --kv-dtype T          f16 or f32 (f16)\n"
-    "  --prefill LIST        prompt lengths (128,512,2048)\n"
-    "  --decode-context LIST tokens before the decode, 1 for an empty context (1,512,2048)\n"
-    "  --decode-tokens N     tokens generated a repetition (128; a quarter beyond 1024 of context)\n"
-    "  --chunk N             rows a step in prefill (512)\n"
-    "  --reps N              repetitions, at least 5 (5)\n"
-    "  --llama-bench PATH    measure llama.cpp's llama-bench beside it\n"
-    "  --peer-model FILE     GGUF file for llama-bench (--model)\n"
-    "  --json FILE           write all samples\n";
-
-enum { OPT_MODEL, OPT_THREADS, OPT_ISA, OPT_KV, OPT_PREFILL, OPT_CTX, OPT_TOKENS, OPT_CHUNK,
-       OPT_REPS, OPT_LLAMA, OPT_PEER_MODEL, OPT_JSON, OPT_HELP };
-static const struct option options[] = {
-    {"model", required_argument, NULL, OPT_MODEL},
-    {"threads", required_argument, NULL, OPT_THREADS},
-    {"isa", required_argument, NULL, OPT_ISA},
-    {"kv-dtype", required_argument, NULL, OPT_KV},
-    {"prefill", required_argument, NULL, OPT_PREFILL},
-    {"decode-context", required_argument, NULL, OPT_CTX},
-    {"decode-tokens", required_argument, NULL, OPT_TOKENS},
-    {"chunk", required_argument, NULL, OPT_CHUNK},
-    {"reps", required_argument, NULL, OPT_REPS},
-    {"llama-bench", required_argument, NULL, OPT_LLAMA},
-    {"peer-model", required_argument, NULL, OPT_PEER_MODEL},
-    {"json", required_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, OPT_HELP},
-    {0},
-};
-
-static bool set_option(struct engine_opts *o, int c, const char *v) {
-    switch (c) {
-    case OPT_MODEL: o->model = v; return true;
-    case OPT_THREADS: return bench_parse_u32(v, 1, KERN_TEAM_MAX, &o->threads);
-    case OPT_ISA: o->isa = v; return true;
-    case OPT_KV: return kv_dtype_parse(v, &o->kv) == 0;
-    case OPT_PREFILL: return (o->n_prefill = bench_parse_list(v, 1u << 16, o->prefill, MAX_POINTS));
-    case OPT_CTX: return (o->n_decode = bench_parse_list(v, 1u << 16, o->decode_ctx, MAX_POINTS));
-    case OPT_TOKENS: return bench_parse_u32(v, 4, 4096, &o->decode_tokens);
-    case OPT_CHUNK: return bench_parse_u32(v, 1, 8192, &o->chunk);
-    case OPT_REPS: return bench_parse_u32(v, 5, BENCH_MAX_REPS, &o->reps);
-    case OPT_LLAMA: o->llama_bench = v; return true;
-    case OPT_PEER_MODEL: o->peer_model = v; return true;
-    case OPT_JSON: o->json = v; return true;
-    default: return false;
-    }
-}
-
 /* 0: go on; else the exit code + 1. */
 static int parse(struct engine_opts *o, int argc, char **argv) {
-    *o = (struct engine_opts){.threads = 1, .reps = 5, .chunk = 512, .decode_tokens = 128,
-                              .prefill = {128, 512, 2048}, .n_prefill = 3,
-                              .decode_ctx = {1, 512, 2048}, .n_decode = 3};
-    int c, at;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, &at)) != -1) {
-        if (c == OPT_HELP) {
-            fputs(help, stdout);
-            return 1;
-        }
-        if (c == '?' || !set_option(o, c, optarg)) {
-            if (c != '?')
-                fprintf(stderr, "incipit-bench: bad value for --%s: '%s'\n", options[at].name, optarg);
-            return 3;
-        }
-    }
-    if (!o->model || optind != argc) {
-        fputs(help, stderr);
-        return 3;
-    }
-    return 0;
+    const struct engine_config *c = &o->cfg;
+    int rv =
+        bench_args(engine_config_table(), &o->cfg, "engine --model FILE [OPTIONS]", argc, argv);
+    if (rv)
+        return rv;
+    o->n_prefill = bench_points(&c->prefill, 1u << 16, o->prefill, MAX_POINTS);
+    o->n_decode = bench_points(&c->decode_context, 1u << 16, o->decode_ctx, MAX_POINTS);
+    const char *bad = !o->n_prefill                             ? "--prefill"
+                      : !o->n_decode                            ? "--decode-context"
+                      : kv_dtype_parse(c->kv_dtype, &o->kv) < 0 ? "--kv-dtype"
+                      : !c->model[0]                            ? "--model"
+                                                                : NULL;
+    if (!bad)
+        return 0;
+    fprintf(stderr, "incipit-bench: %s is missing or wrong (engine --help)\n", bad);
+    cfg_free(engine_config_table(), &o->cfg);
+    return 3;
 }
 
 /* Long contexts get fewer tokens, so that a repetition stays short; the rate is what counts. */
 static uint32_t tokens_at(const struct engine_opts *o, uint32_t ctx) {
-    return ctx > 1024 ? MAX(o->decode_tokens / 4, 4u) : o->decode_tokens;
+    return ctx > 1024 ? MAX(o->cfg.decode_tokens / 4, 4u) : o->cfg.decode_tokens;
 }
 
 static uint32_t ctx_needed(const struct engine_opts *o) {
@@ -144,22 +105,27 @@ static int make_pages(struct engine *e, enum kv_dtype kv) {
 
 static int engine_open(struct engine *e, const struct engine_opts *o, struct errbuf *eb) {
     e->max_ctx = ctx_needed(o);
-    e->chunk = o->chunk;
-    e->ops = kernels_pick(o->isa, eb);
+    e->chunk = o->cfg.chunk;
+    e->ops = kernels_pick(o->cfg.isa[0] ? o->cfg.isa : NULL, eb);
     if (!e->ops)
         return ERR_UNSUPPORTED;
-    int rv = kern_team_new(&e->team, o->threads, eb);
+    int rv = kern_team_new(&e->team, o->cfg.threads, eb);
     if (rv < 0)
         return rv;
-    const struct model_load_cfg mc = {.path = o->model};
+    const struct model_load_cfg mc = {.path = o->cfg.model};
     rv = model_load(&e->model, &mc, eb);
     if (rv < 0)
         return rv;
     if (e->max_ctx > e->model->hp.n_ctx)
         return err_set(eb, ERR_TOOBIG, "the model's context is %u tokens", e->model->hp.n_ctx);
-    const struct fwd_cfg fc = {.max_rows = o->chunk, .max_seqs = 1, .max_logit_rows = 1,
-                               .max_ctx = e->max_ctx, .block_tok = BLOCK_TOK, .kv_dtype = o->kv,
-                               .ops = e->ops, .team = e->team};
+    const struct fwd_cfg fc = {.max_rows = o->cfg.chunk,
+                               .max_seqs = 1,
+                               .max_logit_rows = 1,
+                               .max_ctx = e->max_ctx,
+                               .block_tok = BLOCK_TOK,
+                               .kv_dtype = o->kv,
+                               .ops = e->ops,
+                               .team = e->team};
     rv = fwd_new(&e->fwd, e->model, &fc, eb);
     return rv < 0 ? rv : make_pages(e, o->kv);
 }
@@ -182,8 +148,12 @@ static void step(struct engine *e, uint32_t pos, uint32_t n, bool logits) {
     int32_t tok[8192];
     for (uint32_t i = 0; i < n; i++)
         tok[i] = token_at(e, pos + i);
-    const struct fwd_seq s = {.tok = tok, .n_tok = n, .pos0 = pos, .pages = e->pages,
-                              .n_logits = logits, .logits = logits ? e->logits : NULL};
+    const struct fwd_seq s = {.tok = tok,
+                              .n_tok = n,
+                              .pos0 = pos,
+                              .pages = e->pages,
+                              .n_logits = logits,
+                              .logits = logits ? e->logits : NULL};
     if (fwd_step(e->fwd, &s, 1) < 0)
         abort(); /* sizes were checked in engine_open() */
 }
@@ -217,8 +187,9 @@ static void measure_ours(struct engine *e, const struct engine_opts *o, struct b
 }
 
 static int measure_peer(const struct engine_opts *o, struct bench_report *r, struct errbuf *eb) {
-    struct bench_peer p = {.program = o->llama_bench, .threads = o->threads,
-                           .model = o->peer_model ? o->peer_model : o->model,
+    struct bench_peer p = {.program = o->cfg.llama_bench,
+                           .threads = o->cfg.threads,
+                           .model = o->cfg.peer_model[0] ? o->cfg.peer_model : o->cfg.model,
                            .kv_type = kv_dtype_name(o->kv)};
     for (uint32_t i = 0; i < o->n_prefill; i++) {
         double ts;
@@ -243,17 +214,17 @@ static int run(const struct engine_opts *o, struct engine *e, struct bench_repor
     int rv = engine_open(e, o, eb);
     if (rv < 0)
         return rv;
-    bench_fact(r, "model", "%s", o->model);
+    bench_fact(r, "model", "%s", o->cfg.model);
     bench_fact(r, "kernels", "%s", e->ops->name);
-    bench_fact(r, "threads", "%u", o->threads);
+    bench_fact(r, "threads", "%u", o->cfg.threads);
     bench_fact(r, "kv", "%s", kv_dtype_name(o->kv));
-    bench_fact(r, "chunk", "%u", o->chunk);
+    bench_fact(r, "chunk", "%u", o->cfg.chunk);
     prefill(e, MIN(e->max_ctx, e->chunk)); /* warms caches and clocks; not counted */
-    for (uint32_t i = 0; i < o->reps; i++) {
+    for (uint32_t i = 0; i < o->cfg.reps; i++) {
         if (isatty(2))
-            fprintf(stderr, "\rrepetition %u of %u", i + 1, o->reps);
+            fprintf(stderr, "\rrepetition %u of %u", i + 1, o->cfg.reps);
         measure_ours(e, o, r);
-        rv = o->llama_bench ? measure_peer(o, r, eb) : 0;
+        rv = o->cfg.llama_bench[0] ? measure_peer(o, r, eb) : 0;
         if (rv < 0)
             return rv;
     }
@@ -267,16 +238,17 @@ int bench_engine_main(int argc, char **argv) {
     const int usage = parse(&o, argc, argv);
     if (usage)
         return usage - 1;
-    struct bench_report r = {.what = "engine", .peer = o.llama_bench ? "llama.cpp" : NULL};
+    struct bench_report r = {.what = "engine", .peer = o.cfg.llama_bench[0] ? "llama.cpp" : NULL};
     struct errbuf eb = {""};
     struct engine e = {0};
     int rv = run(&o, &e, &r, &eb);
     engine_close(&e);
     if (rv == 0) {
         bench_print(&r, stdout);
-        rv = o.json ? bench_write_json(&r, o.json, &eb) : 0;
+        rv = o.cfg.json[0] ? bench_write_json(&r, o.cfg.json, &eb) : 0;
     }
     strbuf_fini(&r.facts);
+    cfg_free(engine_config_table(), &o.cfg);
     if (rv < 0)
         fprintf(stderr, "incipit-bench: %s: %s\n", eb.text, err_text(rv));
     return rv < 0;

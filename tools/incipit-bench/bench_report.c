@@ -151,22 +151,32 @@ int bench_write_json(const struct bench_report *r, const char *path, struct errb
     return rv;
 }
 
-bool bench_parse_u32(const char *text, uint32_t min, uint32_t max, uint32_t *ret) {
-    uint64_t v;
-    if (str_to_u64(str_of(text), &v) < 0 || v < min || v > max)
-        return false;
-    *ret = (uint32_t)v;
-    return true;
-}
-
-uint32_t bench_parse_list(const char *text, uint32_t max, uint32_t *ret, uint32_t cap) {
-    struct str rest = str_of(text), item;
+uint32_t bench_points(const struct cfg_list *l, uint32_t max, uint32_t *ret, uint32_t cap) {
     uint32_t n = 0;
-    while (str_split(&rest, ',', &item)) {
+    for (; n < l->n; n++) {
         uint64_t v;
-        if (n == cap || str_to_u64(item, &v) < 0 || v < 1 || v > max)
+        if (n == cap || str_to_u64(str_of(l->v[n]), &v) < 0 || v < 1 || v > max)
             return 0;
-        ret[n++] = (uint32_t)v;
+        ret[n] = (uint32_t)v;
     }
     return n;
+}
+
+int bench_args(const struct cfg_table *t, void *cfg, const char *usage, int argc, char **argv) {
+    struct cfg_asked asked;
+    struct errbuf eb;
+    int rv = cfg_args(t, cfg, argc, argv, &asked, NULL, &eb);
+    if (rv == 0 && asked.first_word < argc)
+        rv = err_set(&eb, ERR_INVALID, "unexpected argument '%s'", argv[asked.first_word]);
+    if (rv == 0)
+        return 0;
+    if (rv == CFG_DONE) {
+        printf("usage: incipit-bench %s\n", usage);
+        for (size_t i = 0; i < t->n_opts; i++)
+            cfg_help_row(&t->opts[i], stdout);
+    } else {
+        fprintf(stderr, "incipit-bench: %s\nusage: incipit-bench %s\n", eb.text, usage);
+    }
+    cfg_free(t, cfg);
+    return rv == CFG_DONE ? 1 : 3;
 }

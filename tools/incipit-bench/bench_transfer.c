@@ -5,7 +5,6 @@
  * through a raw socket in both directions. Checksums are on: the node verifies what it takes, the client
  * what it receives; the client's checksums of a put are taken before the clock starts, since a worker
  * takes them on another thread. GB: 10^9 bytes. */
-#include <getopt.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -20,10 +19,17 @@
 #define DEADLINE_MS 30000
 #define MAX_BLOCKS 1024u
 
+#define TRANSFER_OPTIONS(X)                                                                        \
+    X(cachesvc, STR, "", 0, 4096, false,                                                           \
+      "the node's program; without it the one of the same build")                                  \
+    X(reps, U32, 7, 5, BENCH_MAX_REPS, false, "repetitions")                                       \
+    X(mib, U32, 128, 16, 512, false, "MiB moved a repetition")                                     \
+    X(conns, U32, 1, 1, KV_CLIENT_MAX_DATA_CONNS, false, "data connections")                       \
+    X(json, STR, "", 0, 4096, false, "file for all samples")
 struct transfer_opts {
-    const char *cachesvc, *json;
-    uint32_t reps, mib, conns;
+    CFG_FIELDS(TRANSFER_OPTIONS)
 };
+CFG_TABLE(transfer_opts, TRANSFER_OPTIONS)
 
 /* A block size: SmolLM2-135M's and Llama-3-8B's, 32 tokens, f16. */
 static const struct shape {
@@ -56,58 +62,6 @@ struct transfer {
     uint32_t n_good;
     uint32_t next_chain; /* chains used so far */
 };
-
-static const char help[] =
-    "usage: incipit-bench transfer [OPTIONS]\n"
-    "  --cachesvc PATH  the node's program (of the same build)\n"
-    "  --reps N         repetitions, at least 5 (7)\n"
-    "  --mib N          MiB moved a repetition (128)\n"
-    "  --conns N        data connections, 1 to 4 (1)\n"
-    "  --json FILE      write all samples\n";
-
-enum { OPT_CACHESVC, OPT_REPS, OPT_MIB, OPT_CONNS, OPT_JSON, OPT_HELP };
-static const struct option options[] = {
-    {"cachesvc", required_argument, NULL, OPT_CACHESVC},
-    {"reps", required_argument, NULL, OPT_REPS},
-    {"mib", required_argument, NULL, OPT_MIB},
-    {"conns", required_argument, NULL, OPT_CONNS},
-    {"json", required_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, OPT_HELP},
-    {0},
-};
-
-static bool set_option(struct transfer_opts *o, int c, const char *v) {
-    switch (c) {
-    case OPT_CACHESVC: o->cachesvc = v; return true;
-    case OPT_REPS: return bench_parse_u32(v, 5, BENCH_MAX_REPS, &o->reps);
-    case OPT_MIB: return bench_parse_u32(v, 16, 512, &o->mib);
-    case OPT_CONNS: return bench_parse_u32(v, 1, KV_CLIENT_MAX_DATA_CONNS, &o->conns);
-    case OPT_JSON: o->json = v; return true;
-    default: return false;
-    }
-}
-
-static int parse(struct transfer_opts *o, int argc, char **argv) {
-    *o = (struct transfer_opts){.reps = 7, .mib = 128, .conns = 1};
-    int c, at;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, &at)) != -1) {
-        if (c == OPT_HELP) {
-            fputs(help, stdout);
-            return 1;
-        }
-        if (c == '?' || !set_option(o, c, optarg)) {
-            if (c != '?')
-                fprintf(stderr, "incipit-bench: bad value for --%s: '%s'\n", options[at].name, optarg);
-            return 3;
-        }
-    }
-    if (optind != argc) {
-        fputs(help, stderr);
-        return 3;
-    }
-    return 0;
-}
 
 /* ---- waiting on the loop ---- */
 
@@ -298,7 +252,7 @@ static int run_open(struct transfer *t, const struct transfer_opts *o, bool tcp,
         return rv;
     fill(t);
     /* Everything that is put stays resident, with room for rounding, bounce slots and leases. */
-    rv = bench_node_start(&t->node, o->cachesvc, (o->reps + 2) * bytes * 5 / 4 + (256u << 20), eb);
+    rv = bench_node_start(&t->node, o->cachesvc[0] ? o->cachesvc : NULL, (o->reps + 2) * bytes * 5 / 4 + (256u << 20), eb);
     if (rv == 0)
         rv = bench_raw_open(&t->raw, tcp, t->dst, bytes, eb);
     if (rv == 0)
@@ -347,7 +301,7 @@ static int run_one(const struct transfer_opts *o, bool tcp, const struct shape *
 
 int bench_transfer_main(int argc, char **argv) {
     struct transfer_opts o;
-    const int usage = parse(&o, argc, argv);
+    const int usage = bench_args(transfer_opts_table(), &o, "transfer [OPTIONS]", argc, argv);
     if (usage)
         return usage - 1;
     struct bench_report r = {.what = "transfer", .peer = "raw socket"};
@@ -360,9 +314,10 @@ int bench_transfer_main(int argc, char **argv) {
             rv = run_one(&o, tcp, &shapes[i], &r, &eb);
     if (rv == 0) {
         bench_print(&r, stdout);
-        rv = o.json ? bench_write_json(&r, o.json, &eb) : 0;
+        rv = o.json[0] ? bench_write_json(&r, o.json, &eb) : 0;
     }
     strbuf_fini(&r.facts);
+    cfg_free(transfer_opts_table(), &o);
     if (rv < 0)
         fprintf(stderr, "incipit-bench: %s: %s\n", eb.text, err_text(rv));
     return rv < 0;

@@ -41,15 +41,17 @@ static void test_row_is_found_again_by_name(void **state) {
     assert_int_equal(r.n_rows, 2);
 }
 
-static void test_list_takes_numbers_in_bounds_only(void **state) {
+static void test_points_are_numbers_in_bounds_only(void **state) {
     (void)state;
     uint32_t v[3];
-    assert_int_equal(bench_parse_list("128,512,2048", 4096, v, 3), 3);
+    const char *const good[] = {"128", "512", "2048"};
+    assert_int_equal(bench_points(&(struct cfg_list){good, 3}, 4096, v, 3), 3);
     assert_int_equal(v[0], 128);
     assert_int_equal(v[2], 2048);
-    const char *const bad[] = {"", "1,2,3,4", "0", "5000", "12x", "1,,2", "-1"};
+    assert_int_equal(bench_points(&(struct cfg_list){good, 3}, 4096, v, 2), 0);
+    const char *const bad[] = {"", "0", "5000", "12x", "-1"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-        assert_int_equal(bench_parse_list(bad[i], 4096, v, 3), 0);
+        assert_int_equal(bench_points(&(struct cfg_list){&bad[i], 1}, 4096, v, 3), 0);
 }
 
 static char *read_file(const char *path) {
@@ -122,7 +124,7 @@ int main(void) {
         cmocka_unit_test(test_median_of_odd_even_and_none),
         cmocka_unit_test(test_add_beyond_capacity_is_ignored),
         cmocka_unit_test(test_row_is_found_again_by_name),
-        cmocka_unit_test(test_list_takes_numbers_in_bounds_only),
+        cmocka_unit_test(test_points_are_numbers_in_bounds_only),
         cmocka_unit_test(test_json_has_medians_samples_and_ratio),
         cmocka_unit_test(test_peer_output_gives_its_rate_or_an_error),
     };
