@@ -1,3 +1,4 @@
+#include "common/str.h"
 #include "proto/kv_client_impl.h"
 
 #include <netdb.h>
@@ -345,8 +346,11 @@ void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_
     if (h->flags & WIRE_F_ERROR) {
         struct msg_error e = {.text = ""};
         (void)wire_msg_error_decode(&c->scratch, msg, h->msg_len, &e, NULL);
-        char text[160]; /* e.text lives in scratch */
-        snprintf(text, sizeof(text), "%s: %s", wire_method_name(h->method), e.text);
+        /* e.text lives in scratch; a node that names the method itself is not echoed ("Hello: Hello: ..."). */
+        char text[160];
+        const char *name = wire_method_name(h->method);
+        bool has_name = str_starts(str_of(e.text), str_of(name));
+        snprintf(text, sizeof(text), "%s%s%s", has_name ? "" : name, has_name ? "" : ": ", e.text);
         kv_node_fail(n, wire_err_from_code(e.code), text);
         return;
     }

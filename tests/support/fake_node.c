@@ -478,7 +478,7 @@ static int h_list(void *arg, struct rpc_call *c, struct errbuf *eb) {
             .payload_bytes = n->ns[i].payload_bytes, .n_ranges = n->ns[i].n_ranges,
             .n_range_sizes = n->ns[i].n_ranges, .range_sizes = n->ns[i].range_sizes,
             .n_full = n->ns[i].n_full, .seg_blocks = n->ns[i].seg_blocks};
-    struct msg_session_info session = {.session = 1, .client_name = "me", .peer = "unix",
+    struct msg_session_info session = {.session = 1, .client_name = n->session_name, .peer = "unix",
                                        .role = MSG_ROLE_ADMIN};
     struct msg_list_res res = {0};
     if (m.what == MSG_LIST_NAMESPACES)
@@ -529,6 +529,29 @@ static int h_flush(void *arg, struct rpc_call *c, struct errbuf *eb) {
     return REPLY(evict_res, &res);
 }
 
+static int h_config_get(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(config_get_req, m)
+    struct msg_config_item items[] = {{"log_level", n->log_level, "info", true, "how much is said"},
+                                      {"ram_bytes", "64m", "1g", false, "the RAM tier"}};
+    struct msg_config_get_res res = {.n_items = ARRAY_LEN(items), .items = items};
+    if (m.name[0]) {
+        res.n_items = 1;
+        res.items = strcmp(m.name, "ram_bytes") == 0 ? &items[1] : &items[0];
+        if (strcmp(m.name, res.items[0].name) != 0)
+            return err_set(eb, ERR_NOTFOUND, "no option '%s'", m.name);
+    }
+    return REPLY(config_get_res, &res);
+}
+
+static int h_config_set(void *arg, struct rpc_call *c, struct errbuf *eb) {
+    DECODE(config_set_req, m)
+    if (strcmp(m.name, "log_level") != 0)
+        return err_set(eb, ERR_DENIED, "option '%s' cannot change while running", m.name);
+    snprintf(n->log_level, sizeof(n->log_level), "%s", m.value);
+    struct msg_ack res = {.count = 1};
+    return REPLY(ack, &res);
+}
+
 static const struct rpc_method methods[] = {
     {WIRE_HELLO, 0, h_hello, NULL, NULL},
     {WIRE_REGISTER_NS, GRANT_HELLO, h_register, NULL, NULL},
@@ -547,6 +570,8 @@ static const struct rpc_method methods[] = {
     {WIRE_INSPECT, GRANT_HELLO, h_inspect, NULL, NULL},
     {WIRE_EVICT, GRANT_HELLO, h_evict, NULL, NULL},
     {WIRE_FLUSH, GRANT_HELLO, h_flush, NULL, NULL},
+    {WIRE_CONFIG_GET, GRANT_HELLO, h_config_get, NULL, NULL},
+    {WIRE_CONFIG_SET, GRANT_HELLO, h_config_set, NULL, NULL},
 };
 
 static void on_accept(void *arg, struct rpc_conn *c) {
@@ -568,7 +593,7 @@ static void on_gone(void *arg, struct rpc_conn *c) {
 int fake_node_open(struct fake_node *n, uv_loop_t *loop, const char *addr, uint16_t node_id) {
     *n = (struct fake_node){.loop = loop, .node_id = node_id, .corrupt_block = -1, .swap_block = -1,
                             .next_id = 1,
-                            .lease_ttl_ms = 5000};
+                            .lease_ttl_ms = 5000, .session_name = "me", .log_level = "info"};
     list_init(&n->puts);
     list_init(&n->fetches);
     struct rpc_server_cfg cfg = {.methods = methods, .n_methods = ARRAY_LEN(methods), .arg = n,

@@ -45,6 +45,8 @@ struct fake_node {
     uint32_t n_conns;
     uint64_t next_id;
     const char *token; /* NULL: none wanted */
+    const char *session_name; /* of the one session it lists */
+    char log_level[16];       /* the one option that may be set */
     /* what it saw */
     uint32_t calls[128]; /* by method */
     uint32_t n_open_leases, n_canceled;

@@ -1,7 +1,7 @@
 #include <time.h>
 
 #include "common/digest.h"
-#include "tools/incipitctl/ctl.h"
+#include "tools/incipitctl/ctl_find.h"
 
 struct evict_sum {
     struct ctl *c;
@@ -23,14 +23,12 @@ static void print_sum(struct evict_sum *s, const char *verb) {
     struct ctl *c = s->c;
     char bytes[32];
     if (c->opt.json) {
-        json_w_obj(&c->w);
         ctl_json_u64(c, "blocks", s->sum.blocks);
         ctl_json_u64(c, "bytes", s->sum.bytes);
         ctl_json_u64(c, "deferred", s->sum.deferred);
         ctl_json_u64(c, "puts_aborted", s->sum.puts_aborted);
         json_w_key(&c->w, "dry_run");
         json_w_bool(&c->w, c->opt.dry_run);
-        json_w_end(&c->w);
         return;
     }
     fprintf(c->out, "%s %llu blocks, %s", verb, (unsigned long long)s->sum.blocks,
@@ -64,33 +62,35 @@ static int parse_time(struct ctl *c, const char *text, uint64_t *ret_ms) {
 static int parse_selector(struct ctl *c, struct msg_evict_req *m, struct block_id *ids,
                           uint8_t digest[32], uint8_t writer[16]) {
     const struct ctl_opts *o = &c->opt;
-    for (uint32_t i = 0; i < o->n_args; i++)
-        if (ctl_parse_id(c, o->args[i], ids[i].b) < 0)
-            return CTL_USAGE;
-    *m = (struct msg_evict_req){.n_ids = o->n_args, .ids = ids, .descendants = o->chain,
-                                .dry_run = o->dry_run};
-    if (o->ns) {
-        if (ctl_parse_id(c, o->ns, digest) < 0)
-            return CTL_USAGE;
-        m->digest = (struct msg_bytes){digest, 32};
+    for (uint32_t i = 0; i < c->n_args; i++) {
+        int code = ctl_find_block(c, c->args[i], &ids[i]);
+        if (code != CTL_OK)
+            return code;
     }
-    if (o->writer) {
+    *m = (struct msg_evict_req){.n_ids = c->n_args, .ids = ids, .descendants = o->chain,
+                                .dry_run = o->dry_run};
+    const uint8_t *ns;
+    int code = ctl_opt_ns(c, digest, &ns);
+    if (code != CTL_OK)
+        return code;
+    m->digest = (struct msg_bytes){ns, ns ? 32 : 0};
+    if (o->writer[0]) {
         if (strlen(o->writer) != 32 || digest_unhex(o->writer, 16, writer) < 0)
             return ctl_usage(c, "--writer wants 32 hex digits");
         m->writer = (struct msg_bytes){writer, 16};
     }
-    if ((o->from && parse_time(c, o->from, &m->from_ms) < 0) ||
-        (o->to && parse_time(c, o->to, &m->to_ms) < 0))
+    if ((o->from[0] && parse_time(c, o->from, &m->from_ms) < 0) ||
+        (o->to[0] && parse_time(c, o->to, &m->to_ms) < 0))
         return CTL_USAGE;
-    if (o->n_args == 0 && !o->ns && !o->writer && !o->from && !o->to)
+    if (c->n_args == 0 && !o->ns[0] && !o->writer[0] && !o->from[0] && !o->to[0])
         return ctl_usage(c, "evict what? ids, --ns, --writer, --from or --to (everything: flush)");
-    if (o->chain && o->n_args == 0)
+    if (o->chain && c->n_args == 0)
         return ctl_usage(c, "--chain goes with ids");
     return CTL_OK;
 }
 
 int cmd_evict_run(struct ctl *c) {
-    CLEANUP(freep) struct block_id *ids = alloc_array(c->opt.n_args, sizeof(*ids));
+    CLEANUP(freep) struct block_id *ids = alloc_array(c->n_args, sizeof(*ids));
     uint8_t digest[32], writer[16];
     struct msg_evict_req m;
     if (!ids)
@@ -99,7 +99,7 @@ int cmd_evict_run(struct ctl *c) {
     if (code != CTL_OK)
         return code;
     struct evict_sum s = {.c = c};
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+    for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         if (!ctl_node_is_up(c, i)) {
             code = CTL_FAILED; /* its blocks are still there */
             continue;
@@ -118,14 +118,13 @@ int cmd_flush_run(struct ctl *c) {
     struct msg_flush_req m = {0};
     if (!c->opt.yes)
         return ctl_usage(c, "flush takes everything away; say --yes");
-    if (c->opt.ns) {
-        if (ctl_parse_id(c, c->opt.ns, digest) < 0)
-            return CTL_USAGE;
-        m.digest = (struct msg_bytes){digest, 32};
-    }
-    int code = CTL_OK;
+    const uint8_t *ns;
+    int code = ctl_opt_ns(c, digest, &ns);
+    if (code != CTL_OK)
+        return code;
+    m.digest = (struct msg_bytes){ns, ns ? 32 : 0};
     struct evict_sum s = {.c = c};
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+    for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         if (!ctl_node_is_up(c, i)) {
             code = CTL_FAILED;
             continue;

@@ -1,4 +1,4 @@
-#include "tools/incipitctl/ctl.h"
+#include "tools/incipitctl/ctl_find.h"
 
 static const char *const tier_names[] = {"none", "reading", "writing", "clean", "dirty"};
 static const char *const state_names[] = {"filling", "resident", "hole"};
@@ -45,7 +45,7 @@ static void print_human(struct inspect_arg *a, const struct msg_inspect_res *m) 
     for (size_t i = 0; i < m->n_children; i++)
         row(c, "", ctl_hex((struct msg_bytes){m->children[i].b, 32}, t));
     for (size_t i = 0; i < m->n_nodes; i++)
-        row_u64(c, "index says", m->nodes[i]);
+        row(c, "index says", ctl_node_of_id(c, m->nodes[i], t));
 }
 
 static void print_json(struct inspect_arg *a, const struct msg_inspect_res *m) {
@@ -82,8 +82,10 @@ static void print_json(struct inspect_arg *a, const struct msg_inspect_res *m) {
     json_w_end(&c->w);
     json_w_key(&c->w, "index_nodes");
     json_w_arr(&c->w);
-    for (size_t i = 0; i < m->n_nodes; i++)
-        json_w_u64(&c->w, m->nodes[i]);
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        char text[48];
+        json_w_strz(&c->w, ctl_node_of_id(c, m->nodes[i], text));
+    }
     json_w_end(&c->w);
     json_w_end(&c->w);
 }
@@ -101,7 +103,7 @@ static void on_inspect(void *arg, int rv, const char *text, const struct msg_ins
 static int inspect_id(struct ctl *c, const uint8_t id[32], const char *hex) {
     uint32_t n_found = 0;
     int code = CTL_OK;
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+    for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         if (!ctl_node_is_up(c, i))
             continue;
         struct inspect_arg a = {c, i};
@@ -113,7 +115,7 @@ static int inspect_id(struct ctl *c, const uint8_t id[32], const char *hex) {
             code = ctl_fail(c, rv, ctl_node_addr(c, i));
     }
     if (n_found == 0 && code == CTL_OK) {
-        fprintf(c->err, "incipitctl: no node has %s\n", hex);
+        ctl_say(c, "no node has %s", hex);
         code = CTL_FAILED;
     }
     return code;
@@ -121,21 +123,15 @@ static int inspect_id(struct ctl *c, const uint8_t id[32], const char *hex) {
 
 int cmd_inspect_run(struct ctl *c) {
     int code = CTL_OK;
-    uint8_t id[32];
-    for (uint32_t i = 0; i < c->opt.n_args; i++)
-        if (ctl_parse_id(c, c->opt.args[i], id) < 0)
-            return CTL_USAGE;
-    json_w_obj(&c->w);
     json_w_key(&c->w, "blocks");
     json_w_arr(&c->w);
-    for (uint32_t i = 0; i < c->opt.n_args; i++) {
-        (void)ctl_parse_id(c, c->opt.args[i], id);
-        int rv = inspect_id(c, id, c->opt.args[i]);
+    for (uint32_t i = 0; i < c->n_args; i++) {
+        struct block_id id;
+        int rv = ctl_find_block(c, c->args[i], &id);
+        if (rv == CTL_OK)
+            rv = inspect_id(c, id.b, c->args[i]);
         code = rv == CTL_OK ? code : rv;
     }
     json_w_end(&c->w);
-    json_w_end(&c->w);
-    if (!c->opt.json)
-        strbuf_clear(&c->json);
     return code;
 }

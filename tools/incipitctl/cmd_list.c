@@ -1,6 +1,4 @@
-#include "tools/incipitctl/ctl.h"
-
-#define PAGE 256u
+#include "tools/incipitctl/ctl_find.h"
 
 struct lister;
 
@@ -15,10 +13,6 @@ struct list_kind {
 struct lister {
     struct ctl *c;
     const struct list_kind *kind;
-    uint64_t left; /* entries wanted still; UINT64_MAX: all */
-    uint8_t cursor[256];
-    size_t n_cursor;
-    size_t n_got;
 };
 
 static const char *const tier_names[] = {"-", "reading", "writing", "clean", "dirty"};
@@ -82,7 +76,7 @@ static size_t print_namespaces(struct lister *l, const struct msg_list_res *m) {
     struct ctl *c = l->c;
     for (size_t i = 0; i < m->n_namespaces; i++) {
         const struct msg_namespace_info *n = &m->namespaces[i];
-        char digest[65], size[32];
+        char digest[65], size[32], text[1024];
         if (c->opt.json) {
             json_namespace(c, n);
             continue;
@@ -93,7 +87,7 @@ static size_t print_namespaces(struct lister *l, const struct msg_list_res *m) {
         struct str rest = {(const char *)n->descriptor.p, n->descriptor.n}, line;
         while (str_split(&rest, '\n', &line))
             if (line.n)
-                fprintf(c->out, "    " STR_FMT "\n", STR_ARG(line));
+                fprintf(c->out, "    %s\n", ctl_clean(line, text, sizeof(text)));
     }
     return m->n_namespaces;
 }
@@ -103,10 +97,11 @@ static size_t print_sessions(struct lister *l, const struct msg_list_res *m) {
     struct ctl *c = l->c;
     for (size_t i = 0; i < m->n_sessions; i++) {
         const struct msg_session_info *s = &m->sessions[i];
-        char age[32];
+        char age[32], name[128], peer[128];
         if (!c->opt.json) {
             fprintf(c->out, "%8llu %-24s %-24s %-6s %4u %6u %5u %8s\n",
-                    (unsigned long long)s->session, s->client_name, s->peer,
+                    (unsigned long long)s->session, ctl_clean(str_of(s->client_name), name, sizeof(name)),
+                    ctl_clean(str_of(s->peer), peer, sizeof(peer)),
                     NAME_OF(roles, s->role), s->data_conns, s->leases, s->puts_open,
                     ctl_age(s->age_ms, age));
             continue;
@@ -140,72 +135,54 @@ static const struct list_kind kinds[] = {
      print_sessions},
 };
 
-static void on_list(void *arg, int rv, const char *text, const struct msg_list_res *m) {
+static void on_page(void *arg, struct ctl_pages *p, const struct msg_list_res *m) {
     struct lister *l = arg;
-    l->n_cursor = 0;
-    if (rv == 0 && m->cursor.n > sizeof(l->cursor))
-        rv = ERR_PROTO;
-    if (rv == 0) {
-        l->n_got = l->kind->print(l, m);
-        l->n_cursor = m->cursor.n;
-        if (m->cursor.n)
-            memcpy(l->cursor, m->cursor.p, m->cursor.n);
-    }
-    ctl_done(l->c, rv, text);
+    size_t n = l->kind->print(l, m);
+    p->left -= MIN(p->left, (uint64_t)n);
 }
 
 static int list_node(struct lister *l, uint32_t node, const uint8_t *digest) {
     struct ctl *c = l->c;
-    l->left = c->opt.limit ? c->opt.limit : UINT64_MAX;
-    l->n_cursor = 0;
-    do {
-        struct msg_list_req m = {.what = l->kind->what,
-                                 .cursor = {l->cursor, l->n_cursor},
-                                 .limit = (uint32_t)MIN(l->left, (uint64_t)PAGE),
-                                 .digest = {digest, digest ? 32 : 0}};
-        int rv = ctl_wait(c, kv_client_list(c->client, node, &m, ctl_deadline_ms(c), on_list, l,
-                                            NULL));
-        if (rv < 0)
-            return ctl_fail(c, rv, ctl_node_addr(c, node));
-        l->left -= MIN(l->left, (uint64_t)l->n_got);
-    } while (l->n_cursor > 0 && l->left > 0);
-    if (l->n_cursor > 0)
-        fprintf(c->err, "incipitctl: %s has more; see --limit\n", ctl_node_addr(c, node));
-    return CTL_OK;
+    struct ctl_pages p = {.what = l->kind->what,
+                          .digest = digest,
+                          .left = c->opt.limit ? c->opt.limit : UINT64_MAX,
+                          .on_page = on_page,
+                          .arg = l};
+    int code = ctl_list_pages(c, node, &p);
+    if (code == CTL_OK && p.has_more)
+        ctl_say(c, "%s has more; see --limit", ctl_node_addr(c, node));
+    return code;
 }
 
 int cmd_list_run(struct ctl *c) {
     struct lister l = {.c = c, .kind = &kinds[0]};
     uint8_t digest[32];
-    if (c->opt.n_args == 1) {
+    const uint8_t *ns;
+    if (c->n_args == 1) {
         l.kind = NULL;
         for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
-            if (strcmp(kinds[i].name, c->opt.args[0]) == 0)
+            if (strcmp(kinds[i].name, c->args[0]) == 0)
                 l.kind = &kinds[i];
         if (!l.kind)
             return ctl_usage(c, "list what? blocks, namespaces or sessions");
     }
-    if (c->opt.ns && ctl_parse_id(c, c->opt.ns, digest) < 0)
-        return CTL_USAGE;
-    int code = CTL_OK;
-    json_w_obj(&c->w);
+    int code = ctl_opt_ns(c, digest, &ns);
+    if (code != CTL_OK)
+        return code;
     json_w_key(&c->w, l.kind->name);
     json_w_arr(&c->w);
     if (!c->opt.json)
         fputs(l.kind->header, c->out);
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+    for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         if (!ctl_node_is_up(c, i)) {
             code = CTL_FAILED;
             continue;
         }
-        if (c->opt.n_nodes > 1 && !c->opt.json)
+        if (ctl_n_nodes(c) > 1 && !c->opt.json)
             fprintf(c->out, "-- %s\n", ctl_node_addr(c, i));
-        int rv = list_node(&l, i, c->opt.ns ? digest : NULL);
+        int rv = list_node(&l, i, ns);
         code = rv == CTL_OK ? code : rv;
     }
     json_w_end(&c->w);
-    json_w_end(&c->w);
-    if (!c->opt.json)
-        strbuf_clear(&c->json);
     return code;
 }

@@ -1,9 +1,9 @@
-#include <errno.h>
-
 #include "common/block_id.h"
+#include "common/secret.h"
 #include "proto/wire_frame.h"
 #include "tools/incipitctl/ctl.h"
-#include "tools/incipitctl/ctl_http.h"
+#include "tools/incipitctl/ctl_find.h"
+#include "tools/incipitctl/ctl_tokens.h"
 
 /* tokens or ids -> chain -> Lookup without any flag -> table. Tokens of a text come from a worker,
  * since only workers have a tokenizer; the namespace comes from the nodes, which keep each
@@ -15,6 +15,7 @@ struct lookup {
     struct kv_namespace ns;
     uint32_t range_sizes[CHECKSUM_MAX_RANGES];
     char *descriptor;
+    const uint8_t *want; /* --ns, while the namespaces are listed */
     uint32_t n_namespaces, block_tok;
     /* prompt */
     int32_t *tok;
@@ -33,49 +34,47 @@ static void lookup_fini(struct lookup *l) {
 
 /* ---- namespace ---- */
 
-static void on_namespaces(void *arg, int rv, const char *text, const struct msg_list_res *m) {
+static void on_namespaces(void *arg, struct ctl_pages *p, const struct msg_list_res *m) {
     struct lookup *l = arg;
-    uint8_t want[32];
-    bool has_want = l->c->opt.ns && digest_unhex(l->c->opt.ns, 32, want) == 0;
-    for (size_t i = 0; rv == 0 && i < m->n_namespaces; i++) {
+    (void)p;
+    for (size_t i = 0; i < m->n_namespaces; i++) {
         const struct msg_namespace_info *n = &m->namespaces[i];
-        if (n->digest.n != 32 || (has_want && memcmp(n->digest.p, want, 32) != 0))
+        if (n->digest.n != 32 || n->n_range_sizes > ARRAY_LEN(l->range_sizes) ||
+            (l->want && memcmp(n->digest.p, l->want, 32) != 0))
             continue;
         if (l->descriptor && memcmp(n->digest.p, l->ns.digest, 32) == 0)
             continue; /* another node's */
         l->n_namespaces++;
         free(l->descriptor);
         l->descriptor = str_dup((struct str){(const char *)n->descriptor.p, n->descriptor.n});
-        if (!l->descriptor)
-            rv = ERR_NOMEM;
         memcpy(l->ns.digest, n->digest.p, 32);
         l->ns.descriptor = l->descriptor;
         l->ns.descriptor_len = n->descriptor.n;
-        if (n->n_range_sizes > ARRAY_LEN(l->range_sizes))
-            rv = ERR_PROTO;
-        else if (n->n_range_sizes)
+        if (n->n_range_sizes)
             memcpy(l->range_sizes, n->range_sizes, n->n_range_sizes * sizeof(*n->range_sizes));
         l->ns.range_sizes = l->range_sizes;
         l->ns.n_ranges = (uint32_t)n->n_range_sizes;
         l->ns.n_full = n->n_full;
         l->ns.seg_blocks = n->seg_blocks;
     }
-    ctl_done(l->c, rv, text);
 }
 
 static int find_namespace(struct lookup *l) {
     struct ctl *c = l->c;
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
-        if (!ctl_node_is_up(c, i))
-            continue;
-        struct msg_list_req m = {.what = MSG_LIST_NAMESPACES, .limit = 256};
-        int rv = ctl_wait(c, kv_client_list(c->client, i, &m, ctl_deadline_ms(c), on_namespaces,
-                                            l, NULL));
-        if (rv < 0)
-            return ctl_fail(c, rv, ctl_node_addr(c, i));
+    uint8_t digest[32];
+    int code = ctl_opt_ns(c, digest, &l->want);
+    for (uint32_t i = 0; i < ctl_n_nodes(c) && code == CTL_OK; i++) {
+        struct ctl_pages p = {.what = MSG_LIST_NAMESPACES, .left = UINT64_MAX, .on_page = on_namespaces, .arg = l};
+        if (ctl_node_is_up(c, i))
+            code = ctl_list_pages(c, i, &p);
     }
+    l->want = NULL;
+    if (code != CTL_OK)
+        return code;
+    if (l->n_namespaces && !l->descriptor)
+        return ctl_fail(c, ERR_NOMEM, "lookup");
     if (l->n_namespaces == 0) {
-        fprintf(c->err, "incipitctl: no node has %s namespace\n", c->opt.ns ? "that" : "a");
+        ctl_say(c, "no node has %s namespace", c->opt.ns[0] ? "that" : "a");
         return CTL_FAILED;
     }
     if (l->n_namespaces > 1)
@@ -84,157 +83,39 @@ static int find_namespace(struct lookup *l) {
     uint64_t b;
     struct msg_bytes d = {(const uint8_t *)l->descriptor, l->ns.descriptor_len};
     if (str_to_u64(ctl_descriptor_value(d, "block_tokens"), &b) < 0 || b == 0 || b > 65536) {
-        fprintf(c->err, "incipitctl: the namespace's descriptor has no block_tokens\n");
+        ctl_say(c, "the namespace's descriptor has no block_tokens");
         return CTL_FAILED;
     }
     l->block_tok = (uint32_t)b;
     return CTL_OK;
 }
 
-/* ---- tokens ---- */
-
-static int add_token(struct lookup *l, size_t *cap, int64_t v) {
-    if (v < 0 || v > INT32_MAX)
-        return ERR_INVALID;
-    if (l->n_tok == *cap) {
-        *cap = *cap ? *cap * 2 : 1024;
-        int32_t *tok = realloc(l->tok, *cap * sizeof(*tok));
-        if (!tok)
-            return ERR_NOMEM;
-        l->tok = tok;
-    }
-    l->tok[l->n_tok++] = (int32_t)v;
-    return 0;
-}
-
-/* Decimal numbers with anything that is not a digit between them. */
-static int parse_tokens(struct lookup *l, struct str s) {
-    size_t cap = 0;
-    for (size_t i = 0; i < s.n;) {
-        if (s.p[i] < '0' || s.p[i] > '9') {
-            if (!strchr(", \t\r\n[]", s.p[i]))
-                return ERR_INVALID;
-            i++;
-            continue;
-        }
-        uint64_t v = 0;
-        while (i < s.n && s.p[i] >= '0' && s.p[i] <= '9' && v <= INT32_MAX)
-            v = v * 10 + (uint64_t)(s.p[i++] - '0');
-        int rv = add_token(l, &cap, (int64_t)v);
-        if (rv < 0)
-            return rv;
-    }
-    return 0;
-}
-
-static int read_file(struct ctl *c, const char *path, struct strbuf *ret) {
-    FILE *f = fopen(path, "r");
-    char piece[65536];
-    size_t n;
-    if (!f) {
-        fprintf(c->err, "incipitctl: '%s': %s\n", path, err_text(-errno));
-        return CTL_FAILED;
-    }
-    while ((n = fread(piece, 1, sizeof(piece), f)) > 0)
-        strbuf_add(ret, piece, n);
-    bool is_bad = ferror(f) || ret->oom;
-    fclose(f);
-    return is_bad ? ctl_fail(c, ERR_NOMEM, path) : CTL_OK;
-}
-
-static int tokens_from_list(struct lookup *l) {
-    struct ctl *c = l->c;
-    struct strbuf text = {0};
-    int code = CTL_OK;
-    if (c->opt.tokens[0] == '@')
-        code = read_file(c, c->opt.tokens + 1, &text);
-    else
-        strbuf_addz(&text, c->opt.tokens);
-    if (code == CTL_OK && parse_tokens(l, strbuf_view(&text)) < 0)
-        code = ctl_usage(c, "--tokens wants token ids, comma separated, or @FILE");
-    strbuf_fini(&text);
-    return code;
-}
-
-static void tokenize_request(const struct ctl_opts *o, struct strbuf *ret) {
-    struct json_w w;
-    json_w_init(&w, ret);
-    json_w_obj(&w);
-    if (o->text) {
-        json_w_kstr(&w, "prompt", str_of(o->text));
-    } else {
-        json_w_key(&w, "messages");
-        json_w_arr(&w);
-        json_w_obj(&w);
-        json_w_kstr(&w, "role", STR("user"));
-        json_w_kstr(&w, "content", str_of(o->chat));
-        json_w_end(&w);
-        json_w_end(&w);
-        json_w_key(&w, "add_generation_prompt");
-        json_w_bool(&w, true);
-    }
-    json_w_end(&w);
-}
-
-static int tokens_of_answer(struct lookup *l, struct str body, struct errbuf *eb) {
-    CLEANUP(json_freep) struct json_t *doc = NULL;
-    int rv = json_parse(body, &doc, eb);
-    if (rv < 0)
-        return rv;
-    const struct json_t *toks = json_member(doc, "tokens");
-    if (json_kind(toks) != JSON_KIND_ARRAY)
-        return err_set(eb, ERR_PROTO, "no tokens in the answer");
-    size_t cap = 0;
-    for (size_t i = 0; rv == 0 && i < json_count(toks); i++)
-        rv = json_kind(json_item(toks, i)) == JSON_KIND_INT
-                 ? add_token(l, &cap, json_int(json_item(toks, i)))
-                 : ERR_PROTO;
-    return rv < 0 ? err_set(eb, rv, "token ids: %s", err_text(rv)) : 0;
-}
-
-static int tokens_from_worker(struct lookup *l) {
-    struct ctl *c = l->c;
-    struct strbuf req = {0}, body = {0};
-    struct errbuf eb;
-    int status = 0;
-    tokenize_request(&c->opt, &req);
-    int rv = ctl_http_post(c->opt.worker, "/tokenize", strbuf_view(&req), ctl_deadline_ms(c),
-                           &status, &body, &eb);
-    if (rv == 0 && status != 200)
-        rv = err_set(&eb, ERR_INVALID, "worker says %d: %.200s", status, body.p ? body.p : "");
-    if (rv == 0)
-        rv = tokens_of_answer(l, strbuf_view(&body), &eb);
-    strbuf_fini(&req);
-    strbuf_fini(&body);
-    if (rv == 0)
-        return CTL_OK;
-    fprintf(c->err, "incipitctl: %s\n", eb.text);
-    return rv == ERR_UNAVAILABLE ? CTL_UNREACHABLE : CTL_FAILED;
-}
-
 /* ---- chain ---- */
 
 static int read_salt(struct ctl *c, uint8_t salt[32]) {
-    struct strbuf text = {0};
-    int code = read_file(c, c->opt.salt_file, &text);
-    if (code == CTL_OK) {
-        char hex[65] = "";
-        struct str s = str_trim(strbuf_view(&text));
-        snprintf(hex, sizeof(hex), STR_FMT, STR_ARG(str_cut(s, 0, 64)));
-        if (s.n != 64 || digest_unhex(hex, 32, salt) < 0)
-            code = ctl_usage(c, "'%s' does not hold 64 hex digits", c->opt.salt_file);
-        explicit_bzero(hex, sizeof(hex));
+    struct secret_file f;
+    struct str line, word;
+    struct errbuf warn, eb;
+    if (secret_file_open(&f, "salt file", c->opt.salt_file, &warn, &eb) < 0) {
+        ctl_say(c, "%s", eb.text);
+        return CTL_FAILED;
     }
-    if (text.p)
-        explicit_bzero(text.p, text.len);
-    strbuf_fini(&text);
-    return code;
+    if (warn.text[0])
+        fprintf(c->err, "incipitctl: warning: %s\n", warn.text);
+    char hex[65] = "";
+    bool ok = secret_file_next(&f, &line) && secret_word(&line, &word) && word.n == 64 && line.n == 0;
+    if (ok)
+        memcpy(hex, word.p, 64);
+    ok = ok && digest_unhex(hex, 32, salt) == 0 && !secret_file_next(&f, &line);
+    explicit_bzero(hex, sizeof(hex));
+    secret_file_close(&f);
+    return ok ? CTL_OK : ctl_usage(c, "'%s' does not hold 64 hex digits", c->opt.salt_file);
 }
 
 static int chain_from_tokens(struct lookup *l) {
     struct ctl *c = l->c;
     uint8_t salt[32];
-    if (c->opt.salt_file) {
+    if (c->opt.salt_file[0]) {
         int code = read_salt(c, salt);
         if (code != CTL_OK)
             return code;
@@ -248,7 +129,7 @@ static int chain_from_tokens(struct lookup *l) {
         return ctl_fail(c, ERR_NOMEM, "lookup");
     }
     struct block_chain_cfg cfg = {.namespace_digest = l->ns.digest,
-                                  .salt = c->opt.salt_file ? salt : NULL,
+                                  .salt = c->opt.salt_file[0] ? salt : NULL,
                                   .block_tok = l->block_tok};
     block_chain(d, &cfg, l->tok, n * l->block_tok, l->ids);
     l->n_ids = (uint32_t)n;
@@ -258,13 +139,15 @@ static int chain_from_tokens(struct lookup *l) {
 
 static int chain_from_args(struct lookup *l) {
     struct ctl *c = l->c;
-    l->ids = alloc_array(c->opt.n_args, sizeof(*l->ids));
+    l->ids = alloc_array(c->n_args, sizeof(*l->ids));
     if (!l->ids)
         return ctl_fail(c, ERR_NOMEM, "lookup");
-    for (uint32_t i = 0; i < c->opt.n_args; i++)
-        if (ctl_parse_id(c, c->opt.args[i], l->ids[i].b) < 0)
-            return CTL_USAGE;
-    l->n_ids = c->opt.n_args;
+    for (uint32_t i = 0; i < c->n_args; i++) {
+        int code = ctl_find_block(c, c->args[i], &l->ids[i]);
+        if (code != CTL_OK)
+            return code;
+    }
+    l->n_ids = c->n_args;
     return CTL_OK;
 }
 
@@ -275,7 +158,7 @@ static void find_owners(struct lookup *l) {
     struct ctl *c = l->c;
     uint16_t id[CTL_MAX_NODES];
     uint32_t index[CTL_MAX_NODES], n = 0;
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+    for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         struct kv_node_info info;
         kv_client_node_info(c->client, i, &info);
         if (info.state != KV_NODE_UP)
@@ -312,7 +195,6 @@ static void print_table(struct lookup *l, const uint8_t *status, uint32_t n_pref
 
 static void print_json(struct lookup *l, const uint8_t *status, uint32_t n_prefix) {
     struct ctl *c = l->c;
-    json_w_obj(&c->w);
     ctl_json_hex(c, "namespace", (struct msg_bytes){l->ns.digest, 32});
     ctl_json_u64(c, "block_tokens", l->block_tok);
     ctl_json_u64(c, "tokens", l->n_tok);
@@ -327,7 +209,6 @@ static void print_json(struct lookup *l, const uint8_t *status, uint32_t n_prefi
         ctl_json_text(c, "node", ctl_node_addr(c, l->owner[i]));
         json_w_end(&c->w);
     }
-    json_w_end(&c->w);
     json_w_end(&c->w);
 }
 
@@ -371,15 +252,13 @@ static int ask(struct lookup *l) {
 
 static int check_options(struct ctl *c) {
     const struct ctl_opts *o = &c->opt;
-    uint8_t digest[32];
-    if ((o->text != NULL) + (o->chat != NULL) + (o->tokens != NULL) + o->ids != 1)
-        return ctl_usage(c, "want one of --text, --chat, --tokens, --ids");
-    if ((o->text || o->chat) && !o->worker)
-        return ctl_usage(c, "--text and --chat need --worker, which makes the tokens");
-    if (o->ids != (o->n_args > 0))
+    bool is_text = o->text[0] || o->chat[0] || o->request[0];
+    if ((o->text[0] != 0) + (o->chat[0] != 0) + (o->request[0] != 0) + (o->tokens[0] != 0) + o->ids != 1)
+        return ctl_usage(c, "want one of --text, --chat, --request, --tokens, --ids");
+    if (is_text && !o->worker[0])
+        return ctl_usage(c, "--text, --chat and --request need --worker, which makes the tokens");
+    if (o->ids != (c->n_args > 0))
         return ctl_usage(c, "block ids go with --ids");
-    if (o->ns && ctl_parse_id(c, o->ns, digest) < 0)
-        return CTL_USAGE;
     return CTL_OK;
 }
 
@@ -387,7 +266,7 @@ static int run(struct lookup *l) {
     struct ctl *c = l->c;
     int code = find_namespace(l);
     if (code == CTL_OK && !c->opt.ids)
-        code = c->opt.tokens ? tokens_from_list(l) : tokens_from_worker(l);
+        code = ctl_tokens(c, &l->tok, &l->n_tok);
     if (code == CTL_OK)
         code = c->opt.ids ? chain_from_args(l) : chain_from_tokens(l);
     if (code != CTL_OK)

@@ -21,11 +21,11 @@ static void print_tier(struct ctl *c, const char *name, uint64_t used, uint64_t 
 #define LL(x) ((unsigned long long)(x))
 
 static void print_human(struct ctl *c, const char *addr, const struct msg_stats_res *m) {
-    char age[32];
+    char age[32], name[128], version[128];
     fprintf(c->out, "%s  node %u%s%s  %s  up %s  version %s\n", addr, m->node_id,
-            m->node_name[0] ? " " : "", m->node_name,
+            m->node_name[0] ? " " : "", ctl_clean(str_of(m->node_name), name, sizeof(name)),
             name_of(node_states, ARRAY_LEN(node_states), m->state), ctl_age(m->uptime_ms, age),
-            m->version);
+            ctl_clean(str_of(m->version), version, sizeof(version)));
     print_tier(c, "RAM", m->ram_used_bytes, m->ram_bytes, m->blocks_ram);
     if (m->disk_bytes)
         print_tier(c, "disk", m->disk_used_bytes, m->disk_bytes, m->blocks_disk);
@@ -89,10 +89,9 @@ static void on_stats(void *arg, int rv, const char *text, const struct msg_stats
 
 int cmd_status_run(struct ctl *c) {
     int code = CTL_OK;
-    json_w_obj(&c->w);
     json_w_key(&c->w, "nodes");
     json_w_arr(&c->w);
-    for (uint32_t i = 0; i < c->opt.n_nodes; i++) {
+    for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         if (!ctl_node_is_up(c, i)) {
             code = CTL_FAILED; /* said when connecting */
             continue;
@@ -105,8 +104,5 @@ int cmd_status_run(struct ctl *c) {
             code = ctl_fail(c, rv, a.addr);
     }
     json_w_end(&c->w);
-    json_w_end(&c->w);
-    if (!c->opt.json)
-        strbuf_clear(&c->json);
     return code;
 }

@@ -1,11 +1,13 @@
 /* ctl.h - what the commands of incipitctl share: options, the client, waiting, output.
  *
  * Everything is synchronous for a command: it starts a call, runs ctl_wait(), and its callback has
- * written the result. Thread: one. */
+ * written the result. With --json standard output is one object, whatever happens: the command adds members, ctl.c
+ * opens and closes it and adds "errors". Text from outside goes out through ctl_clean(), never raw. Thread: one. */
 #pragma once
 
 #include <uv.h>
 
+#include "common/config.h"
 #include "common/json.h"
 #include "common/str.h"
 #include "proto/kv_client.h"
@@ -14,44 +16,65 @@ enum ctl_exit { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2, CTL_UNREACHABLE = 3 }
 
 #define CTL_MAX_NODES 16
 #define CTL_MAX_ARGS 1024
+#define CTL_MAX_TEXT (1u << 20)
 
+#define CTL_OPTIONS(X)                                                                             \
+    X(node, LIST, "127.0.0.1:7070", 1, CTL_MAX_NODES, false,                                       \
+      "host:port or unix:/path; repeat it for every node of the pool (also INCIPIT_NODE, comma "   \
+      "separated)")                                                                                \
+    X(token_file, STR, "", 0, 4096, false, "file with the admin token (also INCIPIT_TOKEN_FILE)")  \
+    X(timeout_ms, U32, 5000, 1, 3600000, false,                                                    \
+      "for connecting and for each call; evict and flush take a minute unless it is given")        \
+    X(json, BOOL, false, 0, 0, false,                                                              \
+      "one JSON object on standard output, also when something fails (member errors)")             \
+    X(limit, U64, 50, 0, UINT32_MAX, false, "at most so many entries a node, 0 for all")           \
+    X(ns, STR, "", 0, 64, false,                                                                   \
+      "only this namespace: 64 hex digits, or the first ones of just one")                         \
+    X(text, STR, "", 0, CTL_MAX_TEXT, false,                                                       \
+      "a completion prompt, made into tokens by the worker at --worker")                           \
+    X(chat, STR, "", 0, CTL_MAX_TEXT, false, "one user message, with the worker's chat template")  \
+    X(request, STR, "", 0, 4096, false,                                                            \
+      "file with the JSON body of a chat or text completion as a client sends it; - for standard " \
+      "input")                                                                                     \
+    X(worker, STR, "", 0, 4096, false, "http://host:port of any worker of the pool")               \
+    X(tokens, STR, "", 0, CTL_MAX_TEXT, false, "token ids, comma separated, or @FILE")             \
+    X(ids, BOOL, false, 0, 0, false, "the arguments are block ids, first block first")             \
+    X(salt_file, STR, "", 0, 4096, false,                                                          \
+      "the tenant's salt, 64 hex digits; without it public blocks")                                \
+    X(chain, BOOL, false, 0, 0, false, "with ids: and everything that continues them")             \
+    X(from, STR, "", 0, 32, false, "put at this time or later")                                    \
+    X(to, STR, "", 0, 32, false, "put before this time")                                           \
+    X(writer, STR, "", 0, 32, false, "put by this writer: 32 hex digits, see inspect")             \
+    X(dry_run, BOOL, false, 0, 0, false, "count only")                                             \
+    X(yes, BOOL, false, 0, 0, false, "required: there is no way back")
 struct ctl_opts {
-    const char *nodes[CTL_MAX_NODES];
-    uint32_t n_nodes;
-    const char *token_file, *worker;
-    uint64_t timeout_ms;
-    bool json, help, version;
-    /* of commands */
-    const char *ns, *text, *chat, *tokens, *salt_file, *writer, *from, *to;
-    uint64_t limit;
-    bool ids, chain, dry_run, yes;
-    const char *args[CTL_MAX_ARGS];
-    uint32_t n_args;
+    CFG_FIELDS(CTL_OPTIONS)
 };
+#define CTL_ONE_(...) +1
+#define CTL_N_OPTIONS (0 CTL_OPTIONS(CTL_ONE_))
 
 struct ctl {
     struct ctl_opts opt;
+    const char *const *args; /* [n_args] words behind the command */
+    uint32_t n_args;
+    bool has_slow_default; /* no --timeout-ms was given */
     uv_loop_t loop;
-    struct kv_client *client;
-    bool is_done;    /* the call that ctl_wait() waits for */
-    int rv;          /* and its result */
-    char text[256];  /* the node's words for an error */
+    struct kv_client *client; /* NULL: no node was asked yet */
+    bool is_done;             /* the call that ctl_wait() waits for */
+    int rv;                   /* and its result */
+    char text[256];           /* the node's words for an error */
     uint32_t n_node_events;
     bool is_closed;
     FILE *out, *err;
-    struct strbuf json; /* written at the end of a --json command */
-    struct json_w w;
+    struct strbuf json;   /* the object of --json */
+    struct json_w w;      /* open inside it */
+    struct strbuf errors; /* members of its "errors", joined by commas */
 };
 
 /* One row a command. */
-#define CTL_O_LIMIT 0x001u
-#define CTL_O_NS 0x002u
-#define CTL_O_SELECT 0x004u /* --chain --writer --from --to --dry-run */
-#define CTL_O_YES 0x008u
-#define CTL_O_LOOKUP 0x010u /* --worker --text --chat --tokens --ids --salt-file */
 struct ctl_cmd {
     const char *name, *usage, *summary, *details;
-    uint32_t options; /* CTL_O_*: which of the command options it takes */
+    const char *options; /* names of rows of CTL_OPTIONS that it takes beside the common ones */
     uint32_t min_args, max_args;
     int (*run)(struct ctl *c); /* an enum ctl_exit; the client is open */
 };
@@ -62,6 +85,7 @@ int cmd_inspect_run(struct ctl *c);
 int cmd_lookup_run(struct ctl *c);
 int cmd_evict_run(struct ctl *c);
 int cmd_flush_run(struct ctl *c);
+int cmd_config_run(struct ctl *c);
 
 /* The whole program, for main() and tests; an enum ctl_exit. */
 int ctl_main(int argc, char *const *argv, FILE *out, FILE *err);
@@ -72,17 +96,24 @@ int ctl_main(int argc, char *const *argv, FILE *out, FILE *err);
  * returned. */
 int ctl_wait(struct ctl *c, int started);
 void ctl_done(struct ctl *c, int rv, const char *text);
+uint32_t ctl_n_nodes(const struct ctl *c);
 bool ctl_node_is_up(const struct ctl *c, uint32_t node);
 const char *ctl_node_addr(const struct ctl *c, uint32_t node);
-/* "incipitctl: what: why"; gives the exit code that fits rv. */
+/* Address of the node with this number, for numbers in answers; "node 7 (not asked)" in ret otherwise. */
+const char *ctl_node_of_id(const struct ctl *c, uint32_t node_id, char ret[48]);
+/* "incipitctl: ..." on standard error and in "errors". */
+void ctl_say(struct ctl *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* ctl_say "what: why"; gives the exit code that fits rv. */
 int ctl_fail(struct ctl *c, int rv, const char *what);
 int ctl_usage(struct ctl *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 uint32_t ctl_deadline_ms(const struct ctl *c);
 /* For what waits for disks: a minute, unless --timeout-ms says otherwise. */
 uint32_t ctl_slow_deadline_ms(const struct ctl *c);
 
-/* 64 digits; < 0 with a message printed. */
-int ctl_parse_id(struct ctl *c, const char *hex, uint8_t ret[32]);
+/* ---- output (ctl_out.c) ---- */
+
+/* s with control characters and bytes that are no UTF-8 as \xNN, cut to cap - 1 bytes. */
+const char *ctl_clean(struct str s, char *ret, size_t cap);
 /* Members of the open JSON object. */
 void ctl_json_hex(struct ctl *c, const char *key, struct msg_bytes b);
 void ctl_json_u64(struct ctl *c, const char *key, uint64_t v);

@@ -88,8 +88,11 @@ class Deploy(unittest.TestCase):
 
     def test_runbook_options_exist(self):
         known = {"--help"}
-        for program in (CACHESVC, WORKER, CTL):
-            known |= set(re.findall(r"--[a-z][a-z0-9-]+", run(program, "--help").stdout))
+        helps = [run(program, "--help").stdout for program in (CACHESVC, WORKER, CTL)]
+        commands = re.findall(r"^  (\w+)  +", helps[-1].split("\ncommands\n")[1].split("\n\n")[0], re.M)
+        self.assertGreater(len(commands), 6)
+        for text in helps + [run(CTL, c, "--help").stdout for c in commands]:
+            known |= set(re.findall(r"--[a-z][a-z0-9-]+", text))
         used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", (DEPLOY / "RUNBOOK.md").read_text()))
         self.assertEqual(used - known - {"--isa"}, set())
         self.assertIn("--isa", known)

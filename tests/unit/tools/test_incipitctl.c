@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -51,19 +52,22 @@ static void run_node(int ready_fd, uint32_t n_ns) {
     n.token = TOKEN;
     for (uint32_t i = 0; i < n_ns; i++) {
         uint8_t digest[32];
-        memset(digest, 5 + (int)i, sizeof(digest));
+        memset(digest, 5 + (int)MIN(i, 2u), sizeof(digest));
+        digest[31] = (uint8_t)(i < 2 ? digest[31] : i);
         fake_node_add_ns(&n, digest, sizeof(payload), 2);
     }
     make_ids(ids);
     for (uint32_t i = 0; i < 5; i++) /* the first five of the chain are resident */
         fake_node_add(&n, 1, &ids[i], payload);
+    n.session_name = "a\x1b[2Jb\nadmin \xc2\x9b" "1m";
     if (write(ready_fd, &n.port, sizeof(n.port)) != sizeof(n.port))
         _exit(1);
     uv_run(&loop, UV_RUN_DEFAULT);
     _exit(0);
 }
 
-/* Answers each POST with the tokens 0 .. 27, or 400 when the body has the word "bad". */
+/* Answers each POST with the tokens 0 .. 27, or 400 when the body has the word "bad" or what /tokenize does not take.
+ * To anything else, a frame for instance, as HTTP servers do. */
 static void run_worker(int ready_fd) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -84,11 +88,12 @@ static void run_worker(int ready_fd) {
         while (c >= 0 && n < sizeof(req) - 1) { /* to the end of the JSON object */
             ssize_t k = read(c, req + n, sizeof(req) - 1 - n);
             n += k > 0 ? (size_t)k : 0;
-            if (k <= 0 || (n && req[n - 1] == '}'))
+            if (k <= 0 || (n && (req[n - 1] == '}' || req[0] != 'P')))
                 break;
         }
         req[n] = '\0';
-        bool is_bad = strstr(req, "bad") || !strstr(req, "POST /tokenize");
+        bool is_bad = strstr(req, "bad") || strstr(req, "temperature") ||
+                      !strstr(req, "POST /tokenize");
         snprintf(res, sizeof(res), "HTTP/1.1 %s\r\nContent-Type: application/json\r\n\r\n%s",
                  is_bad ? "400 Bad Request" : "200 OK", is_bad ? "{\"error\":1}" : body);
         (void)!write(c, res, strlen(res));
@@ -138,6 +143,11 @@ static int setup(void **state) {
 
 static int setup_two_namespaces(void **state) {
     return setup_ns(state, 2);
+}
+
+/* Namespaces 0505..., 0606..., 0707...00 and 0707...01. */
+static int setup_twins(void **state) {
+    return setup_ns(state, 4);
 }
 
 static int teardown(void **state) {
@@ -272,6 +282,150 @@ static void test_lookup_wants_a_choice_of_namespace(void **state) {
     assert_int_equal(ctl(f, "lookup", "--ids", f->ids[0], "--ns", ns, NULL), CTL_FAILED);
 }
 
+static void write_file(char path[64], const char *text) {
+    snprintf(path, 64, "/tmp/ctl-request-%d", (int)getpid());
+    FILE *f = fopen(path, "w");
+    fputs(text, f);
+    fclose(f);
+}
+
+/* E16: a real chat could not be looked up. The body goes in as a client sends it; only what makes tokens goes to the
+ * worker. */
+static void test_lookup_of_a_request(void **state) {
+    struct fixture *f = *state;
+    static const char *const good[] = {
+        "{\"model\":\"m\",\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"hi\"}]}],\"stream\":true}",
+        "{\"prompt\":\"hi\",\"max_tokens\":3}", "{\"prompt\":[\"hi\"]}",
+        "{\"prompt\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27]}"};
+    char path[64];
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        write_file(path, good[i]);
+        assert_int_equal(ctl(f, "--json", "lookup", "--request", path, "--worker", f->url, NULL), CTL_OK);
+        assert_int_equal(json_field(f, "resident_prefix_blocks"), 5);
+        assert_int_equal(json_field(f, "tokens"), 28);
+    }
+    static const char *const bad[] = {"{", "{\"prompt\":[\"a\",\"b\"]}", "{}", "[]",
+                                      "{\"prompt\":\"a\",\"messages\":[]}"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        write_file(path, bad[i]);
+        assert_int_equal(ctl(f, "lookup", "--request", path, "--worker", f->url, NULL), CTL_FAILED);
+        assert_non_null(strstr(f->err, path));
+    }
+    unlink(path);
+    assert_int_equal(ctl(f, "lookup", "--request", path, "--worker", f->url, NULL), CTL_FAILED);
+    assert_non_null(strstr(f->err, path));
+    assert_int_equal(ctl(f, "lookup", "--request", path, NULL), CTL_USAGE);
+}
+
+/* E16: inspect took 64 digits only. */
+static void test_prefixes_of_ids(void **state) {
+    struct fixture *f = *state;
+    char start[17], ns[9] = "05050505";
+    snprintf(start, sizeof(start), "%.16s", f->ids[1]);
+    assert_int_equal(ctl(f, "inspect", start, NULL), CTL_OK);
+    assert_non_null(strstr(f->out, f->ids[1]));
+    for (char *p = start; *p; p++)
+        *p = (char)toupper((unsigned char)*p);
+    assert_int_equal(ctl(f, "evict", start, "--dry-run", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "would evict 1 blocks"));
+    assert_int_equal(ctl(f, "--json", "list", "--ns", ns, NULL), CTL_OK);
+    assert_int_equal(json_field(f, "blocks"), 5);
+    assert_int_equal(ctl(f, "inspect", "123", NULL), CTL_USAGE); /* too few to name anybody */
+    snprintf(start, sizeof(start), "%.16s", f->ids[7]);
+    assert_int_equal(ctl(f, "inspect", start, NULL), CTL_FAILED);
+    assert_non_null(strstr(f->err, start));
+}
+
+static void test_a_prefix_of_several_names_them(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(ctl(f, "list", "--ns", "0505", NULL), CTL_OK);
+    assert_int_equal(ctl(f, "list", "--ns", "06060", NULL), CTL_OK);
+    assert_int_equal(ctl(f, "list", "--ns", "0707", NULL), CTL_USAGE);
+    assert_non_null(strstr(f->err, "several namespaces"));
+    assert_int_equal(ctl(f, "evict", "--ns", "0707", NULL), CTL_USAGE); /* and nothing was evicted */
+    assert_int_equal(ctl(f, "--json", "list", NULL), CTL_OK);
+    assert_int_equal(json_field(f, "blocks"), 5);
+}
+
+/* E16: with --json, standard output is one object whatever happened. */
+static void test_json_always(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(ctl(f, "--json", "status", NULL), CTL_OK);
+    assert_int_equal(json_field(f, "errors"), 0);
+    assert_int_equal(ctl(f, "--json", "inspect", f->ids[7], NULL), CTL_FAILED);
+    assert_int_equal(json_field(f, "errors"), 1);
+    assert_int_equal(json_field(f, "blocks"), 0);
+    assert_int_equal(ctl(f, "--json", "nonsense", NULL), CTL_USAGE);
+    assert_int_equal(json_field(f, "errors"), 1);
+    assert_int_equal(ctl(f, "--json", "lookup", NULL), CTL_USAGE);
+    assert_int_equal(json_field(f, "errors"), 1);
+    assert_int_equal(ctl(f, "status", "--json", "--node", "127.0.0.1:1", NULL), CTL_FAILED);
+    assert_int_equal(json_field(f, "errors"), 1); /* of two nodes one answers */
+    assert_int_equal(json_field(f, "nodes"), 1);
+    kill(f->node, SIGKILL);
+    waitpid(f->node, NULL, 0);
+    assert_int_equal(ctl(f, "--json", "evict", "--from", "2h", NULL), CTL_UNREACHABLE);
+    assert_int_equal(json_field(f, "errors"), 1);
+    f->node = fork(); /* for teardown */
+    if (f->node == 0)
+        pause();
+}
+
+/* E16: the node's HTTP port, or a worker's, said "peer broke the wire protocol"; "Hello: Hello: wrong token". */
+static void test_connection_errors_are_one_clear_sentence(void **state) {
+    struct fixture *f = *state;
+    const char *http = f->url + strlen("http://");
+    char *argv[] = {(char[]){"incipitctl"}, (char[]){"--node"}, (char *)(uintptr_t)http,
+                    (char[]){"status"}, NULL};
+    FILE *out = open_memstream(&f->out, &f->n_out), *err = open_memstream(&f->err, &f->n_err);
+    int rv = ctl_main(4, argv, out, err);
+    fclose(out);
+    fclose(err);
+    assert_int_equal(rv, CTL_UNREACHABLE);
+    assert_non_null(strstr(f->err, http));
+    assert_non_null(strstr(f->err, "no cache node's RPC"));
+    FILE *t = fopen(f->token_file, "w");
+    fputs("wrong-wrong-wrong-wrong\n", t);
+    fclose(t);
+    assert_int_equal(ctl(f, "status", NULL), CTL_FAILED);
+    assert_non_null(strstr(f->err, "Hello: "));
+    assert_null(strstr(f->err, "Hello: Hello"));
+}
+
+/* B5: a client's name with an escape sequence, a line break and a C1 control forged rows of the terminal. */
+static void test_nothing_of_others_is_printed_raw(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(ctl(f, "list", "sessions", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "a\\x1b[2Jb\\x0aadmin \\xc2\\x9b1m"));
+    for (const char *p = f->out; *p; p++)
+        assert_true(*p == '\n' || (unsigned char)*p >= 0x20);
+    assert_int_equal(ctl(f, "inspect", "x\x1b[31m", NULL), CTL_USAGE);
+    assert_null(strchr(f->err, 0x1b));
+    char cut[8];
+    assert_string_equal(ctl_clean(STR("ab\xff\xff"), cut, sizeof(cut)), "ab\\xff");
+    assert_string_equal(ctl_clean(STR("caf\xc3\xa9"), cut, sizeof(cut)), "caf\xc3\xa9");
+}
+
+/* E7: options marked live could be changed by nothing. */
+static void test_config_get_and_set(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(ctl(f, "config", "get", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "ram_bytes"));
+    assert_non_null(strstr(f->out, "(live)"));
+    assert_int_equal(ctl(f, "config", "set", "log-level", "debug", NULL), CTL_OK);
+    assert_int_equal(ctl(f, "config", "get", "log_level", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "debug"));
+    assert_non_null(strstr(f->out, "how much is said"));
+    assert_int_equal(ctl(f, "--json", "config", "get", NULL), CTL_OK);
+    assert_int_equal(json_field(f, "nodes"), 1);
+    assert_int_equal(ctl(f, "config", "set", "ram_bytes", "1g", NULL), CTL_FAILED);
+    assert_non_null(strstr(f->err, "cannot change while running"));
+    assert_int_equal(ctl(f, "config", "get", "nonsense", NULL), CTL_FAILED);
+    assert_int_equal(ctl(f, "config", "set", "log_level", NULL), CTL_USAGE);
+    assert_int_equal(ctl(f, "config", "frobnicate", NULL), CTL_USAGE);
+}
+
 static void test_evict_and_flush(void **state) {
     struct fixture *f = *state;
     assert_int_equal(ctl(f, "evict", f->ids[0], "--dry-run", NULL), CTL_OK);
@@ -299,7 +453,8 @@ static void test_usage(void **state) {
     assert_int_equal(ctl(f, "list", "everything", NULL), CTL_USAGE);
     assert_int_equal(ctl(f, "--help", NULL), CTL_OK);
     assert_non_null(strstr(f->out, "exit codes"));
-    static const char *const names[] = {"status", "list", "inspect", "lookup", "evict", "flush"};
+    static const char *const names[] = {"status", "list", "inspect", "lookup", "evict", "flush",
+                                        "config"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         assert_int_equal(ctl(f, names[i], "--help", NULL), CTL_OK);
         assert_non_null(strstr(f->out, names[i]));
@@ -335,6 +490,13 @@ int main(void) {
         T(test_lookup_errors_are_told),
         cmocka_unit_test_setup_teardown(test_lookup_wants_a_choice_of_namespace,
                                         setup_two_namespaces, teardown),
+        T(test_lookup_of_a_request),
+        T(test_prefixes_of_ids),
+        cmocka_unit_test_setup_teardown(test_a_prefix_of_several_names_them, setup_twins, teardown),
+        T(test_json_always),
+        T(test_connection_errors_are_one_clear_sentence),
+        T(test_nothing_of_others_is_printed_raw),
+        T(test_config_get_and_set),
         T(test_evict_and_flush),
         T(test_usage),
         T(test_node_gone_is_unreachable_and_wrong_token_failed),
