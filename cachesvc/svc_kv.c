@@ -88,7 +88,6 @@ int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb) {
     l.ids = m.ids;
     l.n = (uint32_t)m.n_ids;
     l.have = m.have;
-    /* A claim is never granted yet; the asker then computes, as it would after a claim of its own. */
     l.flags = (m.flags & MSG_LOOKUP_F_TOUCH ? STORE_LOOKUP_TOUCH : 0u) |
               (m.flags & MSG_LOOKUP_F_LEASE ? STORE_LOOKUP_LEASE : 0u);
     l.where = bump_alloc(call->scratch, m.n_ids + 1);
@@ -145,5 +144,6 @@ int svc_heartbeat(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (rv < 0)
         return rv;
     block_store_session_heartbeat(session_of(call->conn)->session->store);
-    return svc_reply_ack(call, m.n_lease_ids);
+    struct msg_heartbeat_res res = {.renewed = (uint32_t)m.n_lease_ids};
+    return SVC_REPLY(call, heartbeat_res, &res);
 }

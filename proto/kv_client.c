@@ -480,12 +480,13 @@ static void on_error_answer(struct kv_client *c, struct kv_req *req, const struc
         kv_part_end(p, rv);
 }
 
-/* A frame is whole. Hello and RegisterNamespace belong to the session, the rest to a part. */
+/* A frame is whole. Hello, RegisterNamespace and Heartbeat belong to the session, the rest to a part. */
 static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
                      const uint8_t *msg, struct rpc_sink *sink) {
     struct kv_link *l = arg;
     struct kv_client *c = l->node->client;
-    if (h->method == WIRE_HELLO || h->method == WIRE_REGISTER_NS) {
+    if (h->method == WIRE_HELLO || h->method == WIRE_REGISTER_NS ||
+        h->method == WIRE_HEARTBEAT) {
         kv_node_on_answer(l, h, msg);
         return;
     }

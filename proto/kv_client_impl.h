@@ -23,6 +23,7 @@
 
 #define KV_MAX_NS 16u
 #define KV_BUCKETS 256u
+#define KV_IDLE_HEARTBEAT_MS 60000u
 #define KV_MAX_LINKS (1 + KV_CLIENT_MAX_DATA_CONNS)
 
 struct kv_node;
@@ -49,8 +50,10 @@ struct kv_node {
     struct kv_link links[KV_MAX_LINKS];
     uint32_t ns_handle[KV_MAX_NS]; /* the node's; 0: not registered in this session */
     uint64_t ns_req[KV_MAX_NS];
-    uv_timer_t timer; /* CONNECTING: handshake limit; DOWN: next attempt; UP: heartbeat of leases */
-    uint32_t n_leases; /* granted in this session and not given back */
+    uv_timer_t timer; /* CONNECTING: handshake limit; DOWN: next attempt; UP: heartbeat */
+    uint64_t *leases; /* [n_leases] granted in this session; not given back, recalled or ended */
+    uint32_t n_leases, cap_leases;
+    uint64_t heartbeat_id; /* the last one sent; 0: answered */
     uv_getaddrinfo_t gai;
     bool gai_active;
     struct sockaddr_storage sa; /* resolved, for this attempt's connections */
@@ -229,9 +232,11 @@ void kv_node_open(struct kv_node *n);  /* takes the uv handles, starts */
 void kv_node_close(struct kv_node *n); /* live counter of the client falls as it goes */
 void kv_node_free(struct kv_node *n);  /* what init took */
 void kv_node_fail(struct kv_node *n, int err, const char *text);
-/* A lease was granted (+1) or given back (-1): while there are any, they are renewed. */
-void kv_node_count_lease(struct kv_node *n, int change);
-/* Answers to Hello and RegisterNamespace. */
+/* A lease was granted: it is renewed from now on. 0 or ERR_NOMEM. */
+int kv_node_add_lease(struct kv_node *n, uint64_t lease_id);
+/* It is renewed no more; nothing if it isn't. */
+void kv_node_drop_lease(struct kv_node *n, uint64_t lease_id);
+/* Answers to Hello, RegisterNamespace and Heartbeat. */
 void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_t *msg);
 void kv_node_register(struct kv_node *n, uint32_t ns);
 static inline struct rpc_conn *kv_node_control(struct kv_node *n) {

@@ -38,6 +38,14 @@ static struct block_id *gather_ids(struct kv_part *p, const struct block_id *cha
     return ids;
 }
 
+static void send_release(struct kv_client *c, struct kv_node *n, uint64_t lease_id,
+                         uint32_t used) {
+    struct msg_release_req m = {.lease_id = lease_id, .used = used};
+    struct buf *out = kv_client_out(c);
+    if (wire_msg_release_req_encode(&c->scratch, &m, out) == 0)
+        kv_client_oneway(c, kv_node_control(n), WIRE_RELEASE);
+}
+
 /* ---- lookup ---- */
 
 static int send_lookup(struct kv_part *p) {
@@ -68,12 +76,13 @@ static int on_lookup_frame(struct kv_part *p, struct kv_req *req, const struct w
         return ERR_PROTO;
     for (uint32_t i = 0; i < p->n; i++)
         call->bytes[p->idx[i]] = m.status.p[i];
-    if (m.lease_id) {
+    if (m.lease_id && kv_node_add_lease(p->node, m.lease_id) < 0)
+        send_release(call->client, p->node, m.lease_id, 0);
+    else if (m.lease_id) {
         struct kv_lease *l = &call->u.lookup.lease;
         l->part[l->n].node = p->node->index;
         l->part[l->n].epoch_tag = p->node->epoch_tag;
         l->part[l->n++].lease_id = m.lease_id;
-        kv_node_count_lease(p->node, 1);
     }
     kv_part_end(p, 0);
     return 0;
@@ -214,14 +223,6 @@ int kv_client_touch(struct kv_client *c, const struct kv_touch *q, kv_done_cb cb
 
 /* ---- release ---- */
 
-static void send_release(struct kv_client *c, struct kv_node *n, uint64_t lease_id,
-                         uint32_t used) {
-    struct msg_release_req m = {.lease_id = lease_id, .used = used};
-    struct buf *out = kv_client_out(c);
-    if (wire_msg_release_req_encode(&c->scratch, &m, out) == 0)
-        kv_client_oneway(c, kv_node_control(n), WIRE_RELEASE);
-}
-
 /* Only to the session that granted it: after a reconnect the node has released everything
  * itself. */
 void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32_t used) {
@@ -231,7 +232,7 @@ void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32
         if (n->state != KV_NODE_UP || n->epoch_tag != lease->part[i].epoch_tag)
             continue;
         send_release(c, n, lease->part[i].lease_id, used);
-        kv_node_count_lease(n, -1);
+        kv_node_drop_lease(n, lease->part[i].lease_id);
     }
 }
 

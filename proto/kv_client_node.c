@@ -33,6 +33,7 @@ int kv_node_init(struct kv_node *n, struct kv_client *c, uint32_t index, const c
 
 void kv_node_free(struct kv_node *n) {
     free(TAKE_PTR(n->addr_text));
+    free(TAKE_PTR(n->leases));
 }
 
 void kv_node_open(struct kv_node *n) {
@@ -64,6 +65,7 @@ static void drop_links(struct kv_node *n) {
             rpc_conn_close(TAKE_PTR(l->conn), on_conn_closed);
     }
     n->n_leases = 0;
+    n->heartbeat_id = 0;
     memset(n->ns_handle, 0, sizeof(n->ns_handle));
     memset(n->ns_req, 0, sizeof(n->ns_req));
 }
@@ -112,27 +114,70 @@ void kv_node_fail(struct kv_node *n, int err, const char *text) {
     tell(n, err, text); /* last: it may close the client */
 }
 
-/* Without ids: every lease of the session. */
+/* ---- heartbeat ---- */
+
+/* Names the leases that are to live on; the answer names those that must not. */
 static void send_heartbeat(struct kv_node *n) {
     struct kv_client *c = n->client;
-    struct msg_heartbeat_req m = {0};
+    struct msg_heartbeat_req m = {.n_lease_ids = MIN(n->n_leases, n->hello.max_ids),
+                                  .lease_ids = n->leases};
     struct buf *out = kv_client_out(c);
-    if (wire_msg_heartbeat_req_encode(&c->scratch, &m, out) == 0)
-        kv_client_oneway(c, kv_node_control(n), WIRE_HEARTBEAT);
+    int rv = wire_msg_heartbeat_req_encode(&c->scratch, &m, out);
+    n->heartbeat_id = c->next_id++;
+    struct wire_hdr h = {.method = WIRE_HEARTBEAT, .request_id = n->heartbeat_id};
+    if (rv == 0)
+        rv = rpc_conn_send(n->links[0].conn, &h, out->data, out->len, NULL);
+    if (rv < 0)
+        kv_node_fail(n, rv, "heartbeat");
 }
 
-void kv_node_count_lease(struct kv_node *n, int change) {
-    uint32_t before = n->n_leases;
-    n->n_leases = change > 0 ? before + 1 : before - (before > 0);
-    uint64_t period_ms = n->hello.lease_ttl_ms / 3;
-    if (n->state != KV_NODE_UP || period_ms == 0)
+/* Three to a lease's life while there are any; else seldom, so that the node knows that we live. */
+static void arm_heartbeat(struct kv_node *n) {
+    uint64_t ms = n->n_leases ? MAX(n->hello.lease_ttl_ms / 3, 1u) : KV_IDLE_HEARTBEAT_MS;
+    if (n->state != KV_NODE_UP)
         return;
-    if (before == 0 && n->n_leases == 1) {
-        uv_update_time(n->client->loop);
-        uv_timer_start(&n->timer, on_timer, period_ms, period_ms);
-    } else if (n->n_leases == 0) {
-        uv_timer_stop(&n->timer);
+    uv_update_time(n->client->loop);
+    uv_timer_start(&n->timer, on_timer, ms, ms);
+}
+
+int kv_node_add_lease(struct kv_node *n, uint64_t lease_id) {
+    if (n->n_leases == n->cap_leases) {
+        uint32_t cap = n->cap_leases ? 2 * n->cap_leases : 16;
+        uint64_t *more = realloc(n->leases, cap * sizeof(*more));
+        if (!more)
+            return ERR_NOMEM;
+        n->leases = more;
+        n->cap_leases = cap;
     }
+    n->leases[n->n_leases++] = lease_id;
+    if (n->n_leases == 1)
+        arm_heartbeat(n);
+    return 0;
+}
+
+void kv_node_drop_lease(struct kv_node *n, uint64_t lease_id) {
+    for (uint32_t i = 0; i < n->n_leases; i++) {
+        if (n->leases[i] != lease_id)
+            continue;
+        n->leases[i] = n->leases[--n->n_leases];
+        if (n->n_leases == 0)
+            arm_heartbeat(n);
+        return;
+    }
+}
+
+/* A recalled lease is not renewed by the node any more and need not be named: a fetch under way holds its
+ * blocks by itself, what it has not asked for yet may turn into misses. Its Release is still sent. */
+static void on_heartbeat(struct kv_node *n, const struct wire_hdr *h, const uint8_t *msg) {
+    struct msg_heartbeat_res m;
+    if (wire_msg_heartbeat_res_decode(&n->client->scratch, msg, h->msg_len, &m, NULL) < 0) {
+        kv_node_fail(n, ERR_PROTO, "Heartbeat: bad answer");
+        return;
+    }
+    for (size_t i = 0; i < m.n_recalled; i++)
+        kv_node_drop_lease(n, m.recalled[i]);
+    for (size_t i = 0; i < m.n_ended; i++)
+        kv_node_drop_lease(n, m.ended[i]);
 }
 
 static void on_timer(uv_timer_t *t) {
@@ -256,11 +301,11 @@ static void check_up(struct kv_node *n) {
     for (uint32_t i = 0; i < n->client->n_ns; i++)
         if (n->ns_handle[i] == 0)
             return;
-    uv_timer_stop(&n->timer);
     n->state = KV_NODE_UP;
     n->attempts = 0;
     n->last_err = 0;
     n->last_text[0] = '\0';
+    arm_heartbeat(n);
     tell(n, 0, "");
 }
 
@@ -356,6 +401,10 @@ void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_
     }
     if (h->method == WIRE_REGISTER_NS) {
         on_register(n, h, msg);
+        return;
+    }
+    if (h->method == WIRE_HEARTBEAT) {
+        on_heartbeat(n, h, msg);
         return;
     }
     struct msg_hello_res m;

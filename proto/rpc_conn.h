@@ -85,8 +85,8 @@ void rpc_conn_cut(struct rpc_conn *c);
 struct rpc_conn *rpc_conn_ref(struct rpc_conn *c);
 void rpc_conn_unref(struct rpc_conn *c);
 
-/* Queues one frame and starts to send. hdr gives flags, method, request_id and deadline_ms;
- * lengths, version and CRC are set here. ERR_BUSY when the queue is full, ERR_CLOSED, ERR_NOMEM,
+/* Queues one frame and starts to send. hdr gives flags, method, request_id, deadline_ms
+ * and version (0: WIRE_VERSION); lengths and CRC are set here. ERR_BUSY when the queue is full, ERR_CLOSED, ERR_NOMEM,
  * ERR_TOOBIG. The payload reference is consumed in every case. Never calls back. */
 int rpc_conn_send(struct rpc_conn *c, const struct wire_hdr *hdr, const void *msg, size_t msg_len,
                   struct buf *take_payload);

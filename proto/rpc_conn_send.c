@@ -114,7 +114,8 @@ static int frame_fill(struct rpc_conn *c, const struct wire_hdr *hdr, const void
         return ERR_NOMEM;
     }
     struct wire_hdr h = *hdr;
-    h.version = WIRE_VERSION;
+    if (!h.version)
+        h.version = WIRE_VERSION;
     h.msg_len = (uint32_t)msg_len;
     h.payload_len = (uint32_t)pay_len;
     uint8_t *at = f->heap ? f->heap : f->inl;
@@ -174,7 +175,9 @@ int rpc_conn_reply_error(struct rpc_conn *c, const struct wire_hdr *request, int
         enc = wire_msg_error_encode(&scratch, &m, &out);
         CHECK(enc == 0);
     }
-    struct wire_hdr h = {.method = request->method,
+    /* An asker of version 1 reads the error in a frame of its own version, whose layout is ours. */
+    struct wire_hdr h = {.version = request->version == 1 ? 1 : WIRE_VERSION,
+                         .method = request->method,
                          .request_id = request->request_id,
                          .flags = WIRE_F_RESPONSE | WIRE_F_END | WIRE_F_ERROR};
     return rpc_conn_send(c, &h, out.data, out.len, NULL);

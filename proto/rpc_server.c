@@ -11,6 +11,8 @@
 #define BACKLOG 512
 #define LINGER_MS 500
 #define MAX_LISTENERS 8
+#define VERSION_TEXT "frame version 2 is spoken here"
+_Static_assert(WIRE_VERSION == 2, "VERSION_TEXT names it");
 
 struct listener {
     struct rpc_server *s;
@@ -189,7 +191,8 @@ static void on_broken(struct rpc_conn *c, void *arg, int err, const struct wire_
     bool is_protocol = err == ERR_PROTO || err == ERR_UNSUPPORTED || err == ERR_TOOBIG ||
                        err == ERR_CORRUPT;
     sc->s->stats.protocol_errors += is_protocol;
-    if (is_protocol && h && rpc_conn_reply_error(c, h, err, err_text(err)) == 0) {
+    const char *text = err == ERR_UNSUPPORTED ? VERSION_TEXT : err_text(err);
+    if (is_protocol && h && rpc_conn_reply_error(c, h, err, text) == 0) {
         sc->is_closing = true;
         rpc_conn_close_after_flush(c, LINGER_MS, on_conn_closed);
         return;

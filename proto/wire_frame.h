@@ -2,7 +2,7 @@
  *
  * Frame, little-endian:                                           off len
  *   magic        "INCP"                                             0   4
- *   version      1                                                  4   1
+ *   version      2                                                  4   1
  *   flags        WIRE_F_*                                           5   1
  *   method       enum wire_method                                   6   2
  *   request_id   chosen by the asker, unique among its open ones     8   8
@@ -20,7 +20,7 @@
 
 #define WIRE_HDR_BYTES 32
 #define WIRE_MAGIC 0x50434e49u /* "INCP" */
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2 /* layout of the header as in 1; messages and checksums differ */
 
 #define WIRE_F_RESPONSE 0x01u /* else a request */
 #define WIRE_F_END 0x02u      /* last frame of this request's answer */
@@ -51,6 +51,10 @@
     X(WAIT, 12, "Wait")                                                                            \
     X(HEARTBEAT, 13, "Heartbeat")                                                                  \
     X(MEMBERS, 14, "Members")                                                                      \
+    X(CLAIM, 15, "Claim")                                                                          \
+    X(HANDOVER_LIST, 16, "HandoverList")                                                           \
+    X(CLAIM_MARK, 17, "ClaimMark")                                                                 \
+    X(CLAIM_PROGRESS, 18, "ClaimProgress")                                                         \
     X(STATS, 64, "Stats")                                                                          \
     X(LIST, 65, "List")                                                                            \
     X(INSPECT, 66, "Inspect")                                                                      \
@@ -71,16 +75,15 @@ const char *wire_method_name(uint16_t method);
 
 /* Feature bits of Hello. A bit is on only when both sides have it; this version's nodes set
  * none. */
-#define WIRE_FEAT_LAYER_RANGES 0x01ull /* FetchReq.first_range, n_ranges */
-#define WIRE_FEAT_MAP 0x02ull          /* memory file over a Unix socket: LookupRes.map_* */
-#define WIRE_FEAT_CLAIMS 0x04ull       /* LookupReq flag claim, Wait */
-#define WIRE_FEAT_HINTS 0x08ull        /* status hint, hint_nodes */
-#define WIRE_FEAT_PIN 0x10ull          /* Pin, Unpin */
-#define WIRE_FEAT_SCRUB 0x20ull        /* Scrub */
-#define WIRE_FEAT_CONFIG 0x40ull       /* ConfigGet, ConfigSet */
-#define WIRE_FEAT_EVENTS 0x80ull       /* Events */
-#define WIRE_FEAT_MEMBERS 0x100ull     /* Members */
-#define WIRE_FEAT_DRAIN 0x200ull       /* Drain */
+#define WIRE_FEAT_MAP 0x02ull      /* memory file over a Unix socket: LookupRes.map_* */
+#define WIRE_FEAT_CLAIMS 0x04ull   /* Claim, ClaimMark, ClaimProgress, Wait, status claimed */
+#define WIRE_FEAT_HINTS 0x08ull    /* status hint, hint_nodes, hint_epochs */
+#define WIRE_FEAT_PIN 0x10ull      /* Pin, Unpin */
+#define WIRE_FEAT_SCRUB 0x20ull    /* Scrub */
+#define WIRE_FEAT_CONFIG 0x40ull   /* ConfigGet, ConfigSet */
+#define WIRE_FEAT_EVENTS 0x80ull   /* Events */
+#define WIRE_FEAT_MEMBERS 0x100ull /* Members */
+#define WIRE_FEAT_DRAIN 0x200ull   /* Drain */
 
 struct wire_hdr {
     uint8_t version;

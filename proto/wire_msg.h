@@ -21,7 +21,12 @@
 
 /* ---- values that travel as numbers ---- */
 
-enum msg_role { MSG_ROLE_WORKER = 1, MSG_ROLE_READER = 2, MSG_ROLE_ADMIN = 3 };
+enum msg_role {
+    MSG_ROLE_WORKER = 1,
+    MSG_ROLE_READER = 2,
+    MSG_ROLE_ADMIN = 3,
+    MSG_ROLE_NODE = 4,
+};
 
 /* one byte a block in msg_lookup_res.status and msg_wait_event.status */
 enum msg_lookup_status {
@@ -33,7 +38,7 @@ enum msg_lookup_status {
 };
 #define MSG_LOOKUP_F_TOUCH 1u
 #define MSG_LOOKUP_F_LEASE 2u
-#define MSG_LOOKUP_F_CLAIM 4u
+#define MSG_LOOKUP_F_WHY 8u
 
 enum msg_fetch_status {
     MSG_FETCH_OK = 0,
@@ -103,6 +108,8 @@ struct msg_hello_req {
     const char *client_name;
     struct msg_bytes session_token; /* 0 or 16 bytes */
     struct msg_bytes writer;        /* 0 or 16 bytes */
+    uint32_t node_id;
+    uint64_t node_epoch;
 };
 struct msg_hello_res {
     uint32_t version;
@@ -115,6 +122,9 @@ struct msg_hello_res {
     uint32_t max_message_bytes;
     uint64_t max_payload_bytes;
     uint32_t max_ids, max_data_conns, lease_ttl_ms, max_inflight, conn;
+    uint64_t map_bytes;
+    uint32_t min_slot_bytes;
+    uint64_t map_table_offset, pool_time_ms;
 };
 
 struct msg_register_ns_req {
@@ -135,7 +145,7 @@ struct msg_lookup_req {
     const struct block_id *ids; /* [n_ids] */
     uint32_t have, flags;       /* MSG_LOOKUP_F_* */
     const char *traceparent;
-    uint32_t claim_ms;
+    uint64_t group;
 };
 struct msg_lookup_res {
     struct msg_bytes status; /* enum msg_lookup_status a byte */
@@ -148,6 +158,11 @@ struct msg_lookup_res {
     uint32_t claim_first, claim_wait_ms;
     size_t n_map_offset, n_map_generation;
     const uint64_t *map_offset, *map_generation;
+    uint32_t claim_home;
+    struct msg_bytes why; /* a byte an id, or empty */
+    size_t n_why_age_s, n_map_checksums, n_hint_epochs;
+    const uint32_t *why_age_s;
+    const uint64_t *map_checksums, *hint_epochs;
 };
 
 struct msg_touch_req { /* answer: msg_ack */
@@ -164,6 +179,7 @@ struct msg_fetch_req {
     uint64_t lease_id;
     uint32_t first_range, n_ranges, flags;
     const char *traceparent;
+    uint64_t group;
 };
 struct msg_fetch_block { /* one a frame; payload behind it with MSG_FETCH_OK */
     uint32_t index, count, status;
@@ -172,6 +188,8 @@ struct msg_fetch_block { /* one a frame; payload behind it with MSG_FETCH_OK */
     const uint64_t *range_checksums;
     uint32_t first_range, n_ranges;
     uint64_t map_offset, map_generation;
+    struct msg_bytes origin_writer; /* 0 or 16 bytes */
+    uint64_t origin_time_ms;
 };
 
 struct msg_cancel_req { /* answer: msg_ack */
@@ -191,6 +209,9 @@ struct msg_put_begin_req {
     uint32_t priority;
     uint64_t claim_id;
     const char *traceparent;
+    struct msg_bytes origin_writers; /* [n_ids] of 16 bytes each, or empty */
+    size_t n_origin_times_ms;        /* n_ids or 0 */
+    const uint64_t *origin_times_ms;
 };
 struct msg_put_begin_res {
     uint64_t put_id;
@@ -226,27 +247,86 @@ struct msg_wait_req {
     size_t n_ids;
     const struct block_id *ids;
     const char *traceparent;
+    uint64_t claim_id;
+    uint32_t home_node;
 };
 struct msg_wait_event {
     uint32_t index, count, status;
 };
-struct msg_heartbeat_req { /* answer: msg_ack */
+struct msg_heartbeat_req {
     size_t n_lease_ids, n_claim_ids;
     const uint64_t *lease_ids, *claim_ids;
 };
+struct msg_heartbeat_res {
+    uint32_t renewed;
+    size_t n_recalled, n_ended;
+    const uint64_t *recalled, *ended;
+};
 struct msg_members_req {
-    char none; /* no fields */
+    bool follow;
+    uint64_t after_removal;
 };
 struct msg_member {
     uint32_t node_id;
     const char *address;
     uint64_t epoch, capacity_bytes, used_bytes;
     struct msg_bytes mac;
+    uint32_t weight, state;    /* enum msg_node_state */
+    struct msg_bytes store_id; /* 0 or 16 bytes */
+    uint64_t time_ms;
+    uint32_t load;
 };
+#define MSG_HOT_BYTES 16
+#define MSG_REMOVAL_BYTES 128
 struct msg_members_res {
     size_t n_members;
     const struct msg_member *members;
     uint64_t version;
+    uint32_t placement_version;
+    struct msg_bytes hot, removals; /* MSG_HOT_BYTES, MSG_REMOVAL_BYTES each */
+};
+
+struct msg_claim_req {
+    uint32_t ns;
+    size_t n_ids;
+    const struct block_id *ids;
+    uint32_t expect_ms;
+    uint64_t group;
+    const char *traceparent;
+};
+struct msg_claim_res {
+    uint64_t claim_id, taken_id;
+    uint32_t covered, done, eta_ms;
+};
+struct msg_claim_mark_req { /* answer: msg_ack */
+    uint32_t ns;
+    uint64_t claim_id;
+    uint32_t home_node;
+    size_t n_ids;
+    const struct block_id *ids;
+    uint32_t ttl_ms;
+};
+struct msg_claim_progress { /* one-way */
+    uint64_t claim_id;
+    uint32_t done, eta_ms;
+};
+
+struct msg_handover_list_req {
+    struct msg_bytes digest; /* 0 or 32 bytes */
+    uint32_t node_id, placement_version;
+    struct msg_bytes cursor;
+    uint32_t limit;
+};
+struct msg_handover_list_res { /* one entry a block in each list */
+    size_t n_ids, n_parents, n_depths, n_checksums;
+    const struct block_id *ids, *parents;
+    const uint32_t *depths;
+    const uint64_t *checksums;
+    struct msg_bytes origin_writers; /* 16 bytes each */
+    size_t n_origin_times_ms, n_groups, n_ages_s;
+    const uint64_t *origin_times_ms, *groups;
+    const uint32_t *ages_s;
+    struct msg_bytes block_flags, cursor;
 };
 
 /* ---- admin methods ---- */
@@ -287,6 +367,8 @@ struct msg_block_info {
     struct msg_bytes writer; /* 0 or 16 bytes */
     uint64_t group;
     bool foreign;
+    uint32_t encoding;
+    uint64_t stored_bytes;
 };
 struct msg_namespace_info {
     struct msg_bytes digest, descriptor;
@@ -312,7 +394,7 @@ struct msg_list_res {
 };
 
 struct msg_inspect_req {
-    struct msg_bytes id; /* 32 bytes */
+    struct msg_bytes id, digest; /* 32 bytes each */
 };
 struct msg_inspect_res {
     struct msg_block_info block;
@@ -332,12 +414,14 @@ struct msg_evict_req {
     uint64_t from_ms, to_ms;
     struct msg_bytes writer; /* 0 or 16 bytes */
     bool dry_run;
+    uint64_t before_ms, group;
 };
 struct msg_evict_res { /* also of Flush */
-    uint64_t blocks, bytes, deferred, puts_aborted;
+    uint64_t blocks, bytes, deferred, puts_aborted, before_ms;
 };
 struct msg_flush_req {
     struct msg_bytes digest; /* 0 or 32 bytes */
+    uint64_t before_ms;
 };
 
 struct msg_pin_req { /* also of Unpin */
@@ -345,6 +429,7 @@ struct msg_pin_req { /* also of Unpin */
     const struct block_id *ids;
     bool descendants;
     const char *label;
+    struct msg_bytes digest; /* 32 bytes */
 };
 struct msg_pin_res {
     uint64_t blocks, absent, over_limit;
@@ -412,8 +497,15 @@ struct msg_event {
     X(wait_req)                                                                                    \
     X(wait_event)                                                                                  \
     X(heartbeat_req)                                                                               \
+    X(heartbeat_res)                                                                               \
     X(members_req)                                                                                 \
-    X(members_res)
+    X(members_res)                                                                                 \
+    X(claim_req)                                                                                   \
+    X(claim_res)                                                                                   \
+    X(claim_mark_req)                                                                              \
+    X(claim_progress)                                                                              \
+    X(handover_list_req)                                                                           \
+    X(handover_list_res)
 #define WIRE_MSGS_ADMIN(X)                                                                         \
     X(stats_req)                                                                                   \
     X(stats_res)                                                                                   \

@@ -29,7 +29,7 @@ WIRE_MSG_DEFINE(list_req, Incipit__ListReq, incipit__list_req, LIST_REQ_FIELDS)
     F(B32, id) F(B32, parent) F(B32, digest) F(NUM, depth) F(NUM, state) F(NUM, ram) F(NUM, disk)  \
     F(NUM, payload_bytes) F(NUM, checksum) F(NUM, generation) F(NUM, leases) F(NUM, pins)          \
     F(NUM, n_children) F(NUM, put_time_ms) F(NUM, put_seq) F(B16, writer) F(NUM, group)            \
-    F(BOOL, foreign)
+    F(BOOL, foreign) F(NUM, encoding) F(NUM, stored_bytes)
 WIRE_CONV_DEFINE(block_info, Incipit__BlockInfo, incipit__block_info, BLOCK_INFO_FIELDS)
 
 #define NAMESPACE_INFO_FIELDS(F)                                                                   \
@@ -49,7 +49,7 @@ WIRE_CONV_DEFINE(session_info, Incipit__SessionInfo, incipit__session_info, SESS
     F(MSGS, sessions, session_info) F(BYTES, cursor)
 WIRE_MSG_DEFINE(list_res, Incipit__ListRes, incipit__list_res, LIST_RES_FIELDS)
 
-#define INSPECT_REQ_FIELDS(F) F(B32, id)
+#define INSPECT_REQ_FIELDS(F) F(B32, id) F(B32, digest)
 WIRE_MSG_DEFINE(inspect_req, Incipit__InspectReq, incipit__inspect_req, INSPECT_REQ_FIELDS)
 
 #define INSPECT_RES_FIELDS(F)                                                                      \
@@ -58,16 +58,17 @@ WIRE_MSG_DEFINE(inspect_res, Incipit__InspectRes, incipit__inspect_res, INSPECT_
 
 #define EVICT_REQ_FIELDS(F)                                                                        \
     F(IDS, ids) F(BOOL, descendants) F(B32, digest) F(NUM, from_ms) F(NUM, to_ms) F(B16, writer)   \
-    F(BOOL, dry_run)
+    F(BOOL, dry_run) F(NUM, before_ms) F(NUM, group)
 WIRE_MSG_DEFINE(evict_req, Incipit__EvictReq, incipit__evict_req, EVICT_REQ_FIELDS)
 
-#define EVICT_RES_FIELDS(F) F(NUM, blocks) F(NUM, bytes) F(NUM, deferred) F(NUM, puts_aborted)
+#define EVICT_RES_FIELDS(F)                                                                        \
+    F(NUM, blocks) F(NUM, bytes) F(NUM, deferred) F(NUM, puts_aborted) F(NUM, before_ms)
 WIRE_MSG_DEFINE(evict_res, Incipit__EvictRes, incipit__evict_res, EVICT_RES_FIELDS)
 
-#define FLUSH_REQ_FIELDS(F) F(B32, digest)
+#define FLUSH_REQ_FIELDS(F) F(B32, digest) F(NUM, before_ms)
 WIRE_MSG_DEFINE(flush_req, Incipit__FlushReq, incipit__flush_req, FLUSH_REQ_FIELDS)
 
-#define PIN_REQ_FIELDS(F) F(IDS, ids) F(BOOL, descendants) F(STR, label)
+#define PIN_REQ_FIELDS(F) F(IDS, ids) F(BOOL, descendants) F(STR, label) F(B32, digest)
 WIRE_MSG_DEFINE(pin_req, Incipit__PinReq, incipit__pin_req, PIN_REQ_FIELDS)
 
 #define PIN_RES_FIELDS(F) F(NUM, blocks) F(NUM, absent) F(NUM, over_limit)

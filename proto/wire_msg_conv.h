@@ -5,6 +5,7 @@
  *   NUM    number                                BOOL   bool
  *   STR    char * (NULL encodes as "")           BYTES  struct msg_bytes of any length
  *   B16, B32   struct msg_bytes, 0 or 16 / 32 bytes, anything else is refused
+ *   B16S, B128S   struct msg_bytes, any number of pieces of 16 / 128 bytes
  *   IDS    n_f, const struct block_id *f: one packed bytes of n_f * 32
  *   NUMS   n_f, const uint32_t or uint64_t *f
  *   MSGS   F(MSGS, f, sub): n_f, const struct msg_sub *f      MSG   F(MSG, f, sub): one embedded
@@ -33,6 +34,12 @@ int wire_conv_bad_len(struct errbuf *eb, const char *field, size_t len, size_t w
     WIRE_DEC_BYTES(f)
 #define WIRE_DEC_B16(f) WIRE_DEC_FIXED(f, 16)
 #define WIRE_DEC_B32(f) WIRE_DEC_FIXED(f, 32)
+#define WIRE_DEC_PIECES(f, bytes)                                                                  \
+    if (pb->f.len % (bytes) != 0)                                                                  \
+        return wire_conv_bad_len(eb, #f, pb->f.len, bytes);                                        \
+    WIRE_DEC_BYTES(f)
+#define WIRE_DEC_B16S(f) WIRE_DEC_PIECES(f, 16)
+#define WIRE_DEC_B128S(f) WIRE_DEC_PIECES(f, 128)
 #define WIRE_DEC_IDS(f)                                                                            \
     if (pb->f.len % BLOCK_ID_BYTES != 0)                                                           \
         return wire_conv_bad_len(eb, #f, pb->f.len, BLOCK_ID_BYTES);                               \
@@ -70,6 +77,8 @@ int wire_conv_bad_len(struct errbuf *eb, const char *field, size_t len, size_t w
 #define WIRE_ENC_BYTES(f) pb->f = (ProtobufCBinaryData){m->f.n, (uint8_t *)(uintptr_t)m->f.p};
 #define WIRE_ENC_B16(f) WIRE_ENC_BYTES(f)
 #define WIRE_ENC_B32(f) WIRE_ENC_BYTES(f)
+#define WIRE_ENC_B16S(f) WIRE_ENC_BYTES(f)
+#define WIRE_ENC_B128S(f) WIRE_ENC_BYTES(f)
 #define WIRE_ENC_IDS(f)                                                                            \
     pb->f = (ProtobufCBinaryData){m->n_##f * BLOCK_ID_BYTES, (uint8_t *)(uintptr_t)m->f};
 #define WIRE_ENC_NUMS(f)                                                                           \

@@ -78,7 +78,7 @@ def packed64(field, numbers):
     return data(field, b"".join(struct.pack("<Q", n) for n in numbers))
 
 
-def frame(method, flags, request_id, message, payload=b"", deadline_ms=0, version=1):
+def frame(method, flags, request_id, message, payload=b"", deadline_ms=0, version=2):
     head = struct.pack("<4sBBHQIII", b"INCP", version, flags, METHOD[method], request_id, len(message),
                        len(payload), deadline_ms)
     return head + struct.pack("<I", crc32c(head + message)) + message + payload
@@ -95,13 +95,13 @@ BLOCK_SUM = block_sum(RANGE_SUMS, block_id(0))
 IDS = block_id(0) + block_id(1)
 
 FRAMES = [
-    ("hello_req", frame("hello", 0, 1, num(1, 1) + num(2, 1) + num(4, 1) + data(5, "secret")
+    ("hello_req", frame("hello", 0, 1, num(1, 2) + num(2, 2) + num(4, 1) + data(5, "secret")
                         + data(6, "worker-a"), deadline_ms=2000)),
-    ("hello_res", frame("hello", RESPONSE | END, 1, num(1, 1) + num(3, 7) + num(4, 1767225600)
+    ("hello_res", frame("hello", RESPONSE | END, 1, num(1, 2) + num(3, 7) + num(4, 1767225600)
                         + data(5, bytes(range(16))) + data(6, "node-7") + data(7, "0.1.0")
                         + num(8, 1 << 20) + num(9, 256 << 20) + num(10, 8192) + num(11, 4)
                         + num(12, 5000) + num(13, 256))),
-    ("hello_join", frame("hello", 0, 2, num(1, 1) + num(2, 1) + num(4, 1) + data(5, "secret")
+    ("hello_join", frame("hello", 0, 2, num(1, 2) + num(2, 2) + num(4, 1) + data(5, "secret")
                          + data(6, "worker-a") + data(7, bytes(range(16))), deadline_ms=2000)),
     ("register_ns_req", frame("register_ns", 0, 3, data(1, block_id(9)) + data(2, "b=32\nkv=f16\n")
                               + packed(6, RANGE_SIZES) + num(7, 2) + num(8, 8))),
@@ -126,6 +126,8 @@ FRAMES = [
     ("put_commit_req", frame("put_commit", 0, 9, num(1, 12) + packed(2, [0]) + num(3, 1))),
     ("put_commit_res", frame("put_commit", RESPONSE | END, 9, data(1, bytes([0])))),
     ("release", frame("release", ONEWAY, 10, num(1, 77) + num(2, 2))),
+    ("version_error", frame("hello", RESPONSE | END | ERROR, 1, num(1, 14) + data(2, "frame version 2 is spoken here"),
+                            version=1)),
     ("pin_error", frame("pin", RESPONSE | END | ERROR, 11, num(1, 2)
                         + data(2, "Pin (69) is not implemented"))),
     ("evict_req", frame("evict", 0, 12, data(1, block_id(1)) + num(2, 1))),

@@ -99,7 +99,7 @@ static void open_session(struct fixture *f) {
     struct msg_register_ns_res ns;
     uint8_t token[16];
     raw_open(&f->control, &f->nf);
-    ENCODE(f, hello_req, .version_min = 1, .version_max = 1, .role = MSG_ROLE_WORKER,
+    ENCODE(f, hello_req, .version_min = 2, .version_max = 2, .role = MSG_ROLE_WORKER,
            .client_name = "raw");
     raw_send(&f->control, WIRE_HELLO, f->msg);
     struct wire_hdr h = raw_recv(&f->control);
@@ -107,7 +107,7 @@ static void open_session(struct fixture *f) {
                                     &eb) == 0);
     memcpy(token, hello.session_token.p, sizeof(token));
     raw_open(&f->data, &f->nf);
-    ENCODE(f, hello_req, .version_min = 1, .version_max = 1,
+    ENCODE(f, hello_req, .version_min = 2, .version_max = 2,
            .session_token = {token, sizeof(token)});
     raw_send(&f->data, WIRE_HELLO, f->msg);
     raw_recv(&f->data);

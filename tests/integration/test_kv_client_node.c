@@ -432,7 +432,7 @@ static void test_garbage_does_not_harm_the_node(void **state) {
             junk[k] = (uint8_t)(seed >> 24);
         }
         if (i % 2) {
-            struct wire_hdr h = {.version = 1, .method = (uint16_t)(1 + junk[0] % 15),
+            struct wire_hdr h = {.version = WIRE_VERSION, .method = (uint16_t)(1 + junk[0] % 15),
                                  .request_id = 1, .msg_len = junk[1] % 100u,
                                  .payload_len = junk[2] * 8u};
             uint8_t hdr[WIRE_HDR_BYTES];

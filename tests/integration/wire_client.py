@@ -66,9 +66,9 @@ class Conn:
             b += piece
         return b
 
-    def read(self, want_id):
+    def read(self, want_id, version=2):
         head = self.exact(32)
-        assert head[:4] == b"INCP" and head[4] == 1, head
+        assert head[:4] == b"INCP" and head[4] == version, head
         flags, request_id = head[5], int.from_bytes(head[8:16], "little")
         n, n_payload = (int.from_bytes(head[k:k + 4], "little") for k in (16, 20))
         message = self.exact(n)
@@ -90,14 +90,14 @@ class Conn:
 
 
 def hello(session=b"", role=1):
-    return num(1, 1) + num(2, 1) + num(4, role) + data(6, "python") + data(7, session)
+    return num(1, 2) + num(2, 2) + num(4, role) + data(6, "python") + data(7, session)
 
 
 def happy_path(path):
     control, conn = Conn(path), Conn(path)
     m = control.call("hello", 1, hello(), deadline_ms=2000)
     session = m[5]
-    assert m[1] == 1 and len(session) == 16 and m.get(2, 0) == 0, m
+    assert m[1] == 2 and len(session) == 16 and m.get(2, 0) == 0, m
     m = conn.call("hello", 1, hello(session))
     assert m.get(14) == 1, m  # the first data connection
     digest = hashlib.sha256(DESCRIPTOR).digest()
@@ -173,6 +173,11 @@ def refusals(path):
         assert c.is_closed(), name
     c = Conn(path)
     assert c.call("hello", 1, hello(session=bytes(16)))[0] == "error", "unknown session token"
+    # Version 1 has the same layout: its client is told in a frame that it can read.
+    c = Conn(path)
+    c.s.sendall(frame("hello", 0, 7, hello(), version=1))
+    flags, e, _ = c.read(7, version=1)
+    assert flags & ERROR and e[1] == 14 and c.is_closed(), (flags, e)
 
 
 def main():

@@ -120,7 +120,7 @@ static int h_hello(void *arg, struct rpc_call *c, struct errbuf *eb) {
         return err_set(eb, ERR_DENIED, "wrong token");
     uint8_t session[16] = "fake-session-00";
     rpc_conn_set_grants(c->conn, GRANT_HELLO | (is_join ? GRANT_DATA : 0));
-    struct msg_hello_res res = {.version = 1, .node_id = n->node_id, .epoch = 7,
+    struct msg_hello_res res = {.version = WIRE_VERSION, .node_id = n->node_id, .epoch = 7,
                                 .session_token = {session, is_join ? 0 : sizeof(session)},
                                 .node_name = "fake", .server_version = "0",
                                 .max_message_bytes = WIRE_MAX_MSG_BYTES,
@@ -185,8 +185,13 @@ static int h_release(void *arg, struct rpc_call *c, struct errbuf *eb) {
 
 static int h_heartbeat(void *arg, struct rpc_call *c, struct errbuf *eb) {
     DECODE(heartbeat_req, m)
-    struct msg_ack res = {.count = n->n_open_leases};
-    return REPLY(ack, &res);
+    n->n_heartbeat_leases = (uint32_t)m.n_lease_ids;
+    struct msg_heartbeat_res res = {.renewed = (uint32_t)m.n_lease_ids};
+    if (n->recall_lease)
+        res.recalled = &n->recall_lease, res.n_recalled = 1;
+    if (n->end_lease)
+        res.ended = &n->end_lease, res.n_ended = 1;
+    return REPLY(heartbeat_res, &res);
 }
 
 /* ---- fetch ---- */

@@ -50,6 +50,7 @@ struct fake_node {
     /* what it saw */
     uint32_t calls[128]; /* by method */
     uint32_t n_open_leases, n_canceled;
+    uint32_t n_heartbeat_leases; /* named by the last Heartbeat */
     char last_traceparent[64];
     /* knobs */
     uint16_t mute;          /* this method gets no answer */
@@ -58,6 +59,7 @@ struct fake_node {
     int32_t corrupt_block;  /* flip a byte of the n-th block sent from now on; -1: none */
     int32_t swap_block;     /* answer the n-th block asked for with the first of all blocks; -1: none */
     uint32_t lease_ttl_ms;
+    uint64_t recall_lease, end_lease; /* told in each answer to Heartbeat; 0: none */
     uint32_t fetch_limit;   /* blocks sent of one fetch before it hangs; 0: all */
 };
 

@@ -427,6 +427,7 @@ static void test_leases_are_renewed_until_given_back(void **state) {
     while (f->nodes[0].calls[WIRE_HEARTBEAT] < 3 && uv_hrtime() < end)
         uv_run(&f->loop, UV_RUN_ONCE);
     assert_true(f->nodes[0].calls[WIRE_HEARTBEAT] >= 3);
+    assert_int_equal(f->nodes[0].n_heartbeat_leases, 1); /* by its id, no other is renewed */
     kv_client_release(f->client, &f->lease, 0);
     while (f->nodes[0].calls[WIRE_RELEASE] == 0)
         turn(f, 1);
@@ -435,6 +436,40 @@ static void test_leases_are_renewed_until_given_back(void **state) {
     while (uv_hrtime() < later)
         turn(f, 1);
     assert_int_equal(f->nodes[0].calls[WIRE_HEARTBEAT], n);
+}
+
+/* A3: a lease that the node wants back, or that has ended there, is named no more; the other goes on. */
+static void leases_told_off(struct fixture *f, uint64_t *told) {
+    f->nodes[0].lease_ttl_ms = 6;
+    open_client(f, NULL, 1);
+    run_until(f, &f->n_up, 1);
+    put_and_wait(f, 0, 10);
+    assert_int_equal(do_lookup(f, 10, 0, MSG_LOOKUP_F_LEASE), 0);
+    run_until(f, &f->n_done, 2);
+    struct kv_lease first = f->lease;
+    assert_int_equal(do_lookup(f, 10, 0, MSG_LOOKUP_F_LEASE), 0);
+    run_until(f, &f->n_done, 3);
+    uint64_t end = uv_hrtime() + 5000000000ull;
+    while (f->nodes[0].n_heartbeat_leases < 2 && uv_hrtime() < end)
+        uv_run(&f->loop, UV_RUN_ONCE);
+    *told = first.part[0].lease_id;
+    while (f->nodes[0].n_heartbeat_leases > 1 && uv_hrtime() < end)
+        uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->nodes[0].n_heartbeat_leases, 1);
+    kv_client_release(f->client, &first, 0); /* still said: the node may have it yet */
+    while (f->nodes[0].calls[WIRE_RELEASE] == 0 && uv_hrtime() < end)
+        turn(f, 1);
+    assert_int_equal(f->nodes[0].calls[WIRE_RELEASE], 1);
+}
+
+static void test_a_recalled_lease_is_not_renewed(void **state) {
+    struct fixture *f = *state;
+    leases_told_off(f, &f->nodes[0].recall_lease);
+}
+
+static void test_an_ended_lease_is_not_renewed(void **state) {
+    struct fixture *f = *state;
+    leases_told_off(f, &f->nodes[0].end_lease);
 }
 
 static void test_lookup_canceled_gives_its_late_lease_back(void **state) {
@@ -799,6 +834,8 @@ int main(void) {
         T(test_fetch_skips_blocks_without_destination, setup_tcp),
         T(test_lookup_lease_is_released_once, setup_tcp),
         T(test_leases_are_renewed_until_given_back, setup_no_client),
+        T(test_a_recalled_lease_is_not_renewed, setup_no_client),
+        T(test_an_ended_lease_is_not_renewed, setup_no_client),
         T(test_lookup_canceled_gives_its_late_lease_back, setup_tcp),
         T(test_lookup_no_answer_ends_at_deadline, setup_tcp),
         T(test_lookup_error_answer_is_its_code, setup_tcp),

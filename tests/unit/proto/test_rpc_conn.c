@@ -150,7 +150,7 @@ static size_t make_frame(uint8_t *p, uint64_t id, uint32_t msg_len, uint32_t pay
     uint8_t *msg = p + WIRE_HDR_BYTES;
     for (uint32_t i = 0; i < msg_len + payload_len; i++)
         msg[i] = (uint8_t)(i * 7 + id);
-    struct wire_hdr h = {.version = 1, .flags = WIRE_F_RESPONSE, .method = 5, .request_id = id,
+    struct wire_hdr h = {.version = WIRE_VERSION, .flags = WIRE_F_RESPONSE, .method = 5, .request_id = id,
                          .msg_len = msg_len, .payload_len = payload_len};
     wire_hdr_encode(&h, msg, p);
     return WIRE_HDR_BYTES + (size_t)msg_len + payload_len;

@@ -140,7 +140,7 @@ static int teardown(void **state) {
 
 static size_t make(uint8_t *p, uint16_t method, uint8_t flags, uint64_t id, const uint8_t *msg,
                    uint32_t n, uint32_t payload_len) {
-    struct wire_hdr h = {.version = 1, .flags = flags, .method = method, .request_id = id,
+    struct wire_hdr h = {.version = WIRE_VERSION, .flags = flags, .method = method, .request_id = id,
                          .msg_len = n, .payload_len = payload_len};
     wire_hdr_encode(&h, msg, p);
     if (n)
@@ -320,7 +320,27 @@ static void test_wrong_magic_closes(void **state) {
 }
 
 static void test_unknown_version_is_answered_then_closed(void **state) {
-    broken(*state, 4, 2, 14);
+    broken(*state, 4, 3, 14);
+}
+
+/* A client of version 1 learns why in a frame that it can read: its own version's. */
+static void test_version_1_is_answered_in_version_1_then_closed(void **state) {
+    struct fixture *f = *state;
+    uint8_t p[256];
+    size_t n = make(p, WIRE_HELLO, 0, 5, NULL, 0, 0);
+    p[4] = 1;
+    send_bytes(f, p, n);
+    n = (size_t)recv(f->peer, p, sizeof(p), 0);
+    assert_true(n > WIRE_HDR_BYTES);
+    assert_int_equal(p[4], 1);
+    assert_int_equal(p[5], WIRE_F_RESPONSE | WIRE_F_END | WIRE_F_ERROR);
+    assert_int_equal(wire_hdr_check_crc(p, p + WIRE_HDR_BYTES, (uint32_t)n - WIRE_HDR_BYTES), 0);
+    struct msg_error e;
+    assert_int_equal(wire_msg_error_decode(&f->scratch, p + WIRE_HDR_BYTES, n - WIRE_HDR_BYTES, &e,
+                                           NULL), 0);
+    assert_int_equal(e.code, 14);
+    turn(f, 2);
+    assert_int_equal(recv(f->peer, p, 1, 0), 0);
 }
 
 static void test_wrong_crc_is_answered_then_closed(void **state) {
@@ -437,6 +457,7 @@ int main(void) {
         T(test_peer_gone_inside_a_payload_aborts_the_sink),
         T(test_wrong_magic_closes),
         T(test_unknown_version_is_answered_then_closed),
+        T(test_version_1_is_answered_in_version_1_then_closed),
         T(test_wrong_crc_is_answered_then_closed),
         T(test_overlong_message_is_answered_then_closed),
         T(test_overlong_payload_is_answered_then_closed),

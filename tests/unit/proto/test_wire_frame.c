@@ -24,7 +24,7 @@ static void test_encode_puts_fields_where_the_page_says(void **state) {
     (void)state;
     make(p, "hello", 0x11223344);
     assert_memory_equal(p, "INCP", 4);
-    assert_int_equal(p[4], 1);
+    assert_int_equal(p[4], 2);
     assert_int_equal(p[5], 3);
     assert_int_equal(p[6] | p[7] << 8, 5);
     assert_int_equal(p[8], 8);
@@ -78,7 +78,9 @@ static void test_read_other_version_is_unsupported_and_names_the_request(void **
     struct wire_hdr h;
     (void)state;
     size_t n = make(p, "x", 0);
-    p[4] = 2;
+    p[4] = 1;
+    assert_int_equal(wire_frame_read(&lim, p, n, &h), ERR_UNSUPPORTED);
+    p[4] = 3;
     p[5] = 0xff; /* flags mean what that version says */
     assert_int_equal(wire_frame_read(&lim, p, n, &h), ERR_UNSUPPORTED);
     assert_int_equal(h.request_id, 0x0102030405060708ull);

@@ -10,6 +10,7 @@
 #include "common/digest.h"
 #include "proto/wire_frame.h"
 #include "proto/wire_msg.h"
+#include "tests/unit/proto/wire_samples.h"
 
 #define MAX_FRAME 1024
 
@@ -61,12 +62,12 @@ static struct block_id bid(int i) {
 }
 
 /* The frame of a message that encode() has written into out. */
-static void check(const char *name, uint16_t method, uint8_t flags, uint64_t id,
+static void check(uint8_t version, const char *name, uint16_t method, uint8_t flags, uint64_t id,
                   uint32_t deadline_ms, const struct buf *out, const void *payload,
                   size_t n_payload) {
     const struct golden *g = find(name);
     uint8_t raw[MAX_FRAME];
-    struct wire_hdr h = {.version = WIRE_VERSION, .flags = flags, .method = method,
+    struct wire_hdr h = {.version = version, .flags = flags, .method = method,
                          .request_id = id, .msg_len = (uint32_t)out->len,
                          .payload_len = (uint32_t)n_payload, .deadline_ms = deadline_ms};
     wire_hdr_encode(&h, out->data, raw);
@@ -77,14 +78,15 @@ static void check(const char *name, uint16_t method, uint8_t flags, uint64_t id,
     assert_memory_equal(raw, g->raw, g->n);
 }
 
-#define CHECK_FRAME(name, type, method, flags, id, deadline_ms, payload, n_payload, ...)           \
+#define CHECK_FRAME(...) CHECK_FRAME_OF(WIRE_VERSION, __VA_ARGS__)
+#define CHECK_FRAME_OF(version, name, type, method, flags, id, deadline_ms, payload, n_payload, ...) \
     do {                                                                                           \
         uint8_t arena[4096], bytes[MAX_FRAME];                                                     \
         struct bump scratch = {.base = arena, .cap = sizeof(arena)};                               \
         struct buf out = {.data = bytes, .cap = sizeof(bytes)};                                    \
         struct msg_##type m = {__VA_ARGS__};                                                       \
         assert_int_equal(wire_msg_##type##_encode(&scratch, &m, &out), 0);                         \
-        check(name, method, flags, id, deadline_ms, &out, payload, n_payload);                     \
+        check(version, name, method, flags, id, deadline_ms, &out, payload, n_payload);            \
     } while (0)
 
 #define REPLY (WIRE_F_RESPONSE | WIRE_F_END)
@@ -95,16 +97,16 @@ static void test_session_frames(void **state) {
     (void)state;
     for (int i = 0; i < 16; i++)
         session[i] = (uint8_t)i;
-    CHECK_FRAME("hello_req", hello_req, WIRE_HELLO, 0, 1, 2000, NULL, 0, .version_min = 1,
-                .version_max = 1, .role = MSG_ROLE_WORKER,
+    CHECK_FRAME("hello_req", hello_req, WIRE_HELLO, 0, 1, 2000, NULL, 0, .version_min = 2,
+                .version_max = 2, .role = MSG_ROLE_WORKER,
                 .token = {(const uint8_t *)"secret", 6}, .client_name = "worker-a");
-    CHECK_FRAME("hello_res", hello_res, WIRE_HELLO, REPLY, 1, 0, NULL, 0, .version = 1,
+    CHECK_FRAME("hello_res", hello_res, WIRE_HELLO, REPLY, 1, 0, NULL, 0, .version = 2,
                 .node_id = 7, .epoch = 1767225600, .session_token = {session, 16},
                 .node_name = "node-7", .server_version = "0.1.0", .max_message_bytes = 1u << 20,
                 .max_payload_bytes = 256u << 20, .max_ids = 8192, .max_data_conns = 4,
                 .lease_ttl_ms = 5000, .max_inflight = 256);
-    CHECK_FRAME("hello_join", hello_req, WIRE_HELLO, 0, 2, 2000, NULL, 0, .version_min = 1,
-                .version_max = 1, .role = MSG_ROLE_WORKER,
+    CHECK_FRAME("hello_join", hello_req, WIRE_HELLO, 0, 2, 2000, NULL, 0, .version_min = 2,
+                .version_max = 2, .role = MSG_ROLE_WORKER,
                 .token = {(const uint8_t *)"secret", 6}, .client_name = "worker-a",
                 .session_token = {session, 16});
     CHECK_FRAME("register_ns_req", register_ns_req, WIRE_REGISTER_NS, 0, 3, 0, NULL, 0,
@@ -163,9 +165,38 @@ static void test_put_frames(void **state) {
                 .status = {(const uint8_t *)"\0", 1});
 }
 
+/* Every field of every message, those of features to come as well: no later change moves one. */
+static void test_messages(void **state) {
+    char path[600], line[4 * MAX_FRAME];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/tests/golden/messages.txt", root);
+    FILE *fp = fopen(path, "r");
+    assert_non_null(fp);
+    for (size_t i = 0; i < n_wire_samples; i++) {
+        uint8_t arena[4096], bytes[MAX_FRAME], want[MAX_FRAME];
+        struct bump scratch = {.base = arena, .cap = sizeof(arena)};
+        struct buf out = {.data = bytes, .cap = sizeof(bytes)};
+        assert_non_null(fgets(line, sizeof(line), fp));
+        char *hex = strchr(line, ' ');
+        *hex++ = '\0';
+        hex[strcspn(hex, "\n")] = '\0';
+        assert_string_equal(line, wire_samples[i].name);
+        assert_int_equal(wire_samples[i].encode(&scratch, wire_samples[i].m, &out), 0);
+        if (strlen(hex) != 2 * out.len)
+            fail_msg("%s: %zu bytes, golden %zu", line, out.len, strlen(hex) / 2);
+        assert_int_equal(digest_unhex(hex, out.len, want), 0);
+        if (memcmp(bytes, want, out.len) != 0)
+            fail_msg("%s", line);
+    }
+    assert_null(fgets(line, sizeof(line), fp));
+    fclose(fp);
+}
+
 static void test_other_frames(void **state) {
     struct block_id id = bid(1);
     (void)state;
+    CHECK_FRAME_OF(1, "version_error", error, WIRE_HELLO, REPLY | WIRE_F_ERROR, 1, 0, NULL, 0,
+                   .code = 14, .text = "frame version 2 is spoken here");
     CHECK_FRAME("pin_error", error, WIRE_PIN, REPLY | WIRE_F_ERROR, 11, 0, NULL, 0, .code = 2,
                 .text = "Pin (69) is not implemented");
     CHECK_FRAME("evict_req", evict_req, WIRE_EVICT, 0, 12, 0, NULL, 0, .n_ids = 1, .ids = &id,
@@ -178,7 +209,8 @@ static void test_every_golden_frame_reads(void **state) {
     assert_true(n_golden >= 19);
     for (size_t i = 0; i < n_golden; i++) {
         struct wire_hdr h;
-        assert_int_equal(wire_frame_read(&lim, golden[i].raw, golden[i].n, &h), 0);
+        int want = strcmp(golden[i].name, "version_error") == 0 ? ERR_UNSUPPORTED : 0;
+        assert_int_equal(wire_frame_read(&lim, golden[i].raw, golden[i].n, &h), want);
         assert_int_equal(WIRE_HDR_BYTES + h.msg_len + h.payload_len, golden[i].n);
     }
 }
@@ -234,6 +266,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_session_frames),
         cmocka_unit_test(test_read_frames),
         cmocka_unit_test(test_put_frames),
+        cmocka_unit_test(test_messages),
         cmocka_unit_test(test_other_frames),
         cmocka_unit_test(test_every_golden_frame_reads),
         cmocka_unit_test(test_examples_of_the_page_are_the_golden_frames),

@@ -99,7 +99,7 @@ static void test_decoded_values_are_the_encoded_ones(void **state) {
     struct fixture *f = *state;
     static const struct block_id ids[2] = {{{1}}, {{2}}};
     struct msg_lookup_req m = {.ns = 7, .n_ids = 2, .ids = ids, .have = 1, .flags = 5,
-                               .traceparent = "00-x", .claim_ms = 9}, r;
+                               .traceparent = "00-x", .group = 9}, r;
     assert_int_equal(wire_msg_lookup_req_encode(&f->enc, &m, f->a), 0);
     assert_int_equal(wire_msg_lookup_req_decode(&f->dec, f->a->data, f->a->len, &r, NULL), 0);
     memset(f->a->data, 0xcc, f->a->len); /* nothing of r points there */
@@ -109,7 +109,7 @@ static void test_decoded_values_are_the_encoded_ones(void **state) {
     assert_int_equal(r.have, 1);
     assert_int_equal(r.flags, 5);
     assert_string_equal(r.traceparent, "00-x");
-    assert_int_equal(r.claim_ms, 9);
+    assert_int_equal(r.group, 9);
 }
 
 static void test_empty_message_decodes_to_defaults(void **state) {
