@@ -1,14 +1,89 @@
 #include "common/json.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 
 #include "common/check.h"
+#include "common/digest.h"
+
+/* The code unit of "\uXXXX" at p, or -1. */
+static int escaped_unit(const char *p, const char *end) {
+    uint8_t b[2];
+    char hex[5] = "";
+    if (end - p < 6 || p[0] != '\\' || p[1] != 'u')
+        return -1;
+    memcpy(hex, p + 2, 4);
+    return digest_unhex(hex, 2, b) < 0 ? -1 : b[0] << 8 | b[1];
+}
+
+/* Behind the string that opens at p; lone surrogates in it become U+FFFD. */
+static char *mend_string(char *p, const char *end) {
+    for (p++; p < end && *p != '"'; p++) {
+        if (*p != '\\')
+            continue;
+        int unit = escaped_unit(p, end), next = unit < 0 ? -1 : escaped_unit(p + 6, end);
+        if (unit >= 0xd800 && unit < 0xdc00 && next >= 0xdc00 && next < 0xe000) {
+            p += 11;
+        } else if (unit >= 0xd800 && unit < 0xe000) {
+            memcpy(p + 2, "fffd", 4);
+            p += 5;
+        } else {
+            p++; /* what is escaped ends no string */
+        }
+    }
+    return p < end ? p + 1 : p;
+}
+
+/* Behind the number at p. An integer that the library can't hold gets an exponent, a number beyond
+ * double the largest one, in the room that it has. */
+static char *mend_number(char *p, const char *end) {
+    char *at = p + (*p == '-'), *q = at;
+    bool is_int = true;
+    for (; q < end && (isdigit((unsigned char)*q) || strchr(".eE+-", *q)); q++)
+        is_int &= isdigit((unsigned char)*q) != 0;
+    size_t n = (size_t)(q - at);
+    if (n < 5 || *at == '0') /* neither is reached: 1e309 has five characters */
+        return q;
+    char *parsed;
+    double v = strtod(at, &parsed); /* the text ends with a NUL */
+    if (parsed != q)
+        return q; /* no number at all: the parser's business */
+    if (!isfinite(v) || n > 308) {
+        memset(at + 2, '0', n - 2);
+        memcpy(at, "1e", 2);
+        memcpy(at + n - 3, "308", 3);
+    } else if (is_int) {
+        errno = 0;
+        (void)strtoll(p, NULL, 10);
+        if (errno == ERANGE) /* at least 19 digits: the last four are below a double's precision */
+            memcpy(at + n - 4, "e004", 4);
+    }
+    return q;
+}
+
+/* In place, so that positions in messages stay true. */
+static void mend(char *p, const char *end) {
+    while (p < end) {
+        if (*p == '"')
+            p = mend_string(p, end);
+        else if (*p == '-' || isdigit((unsigned char)*p))
+            p = mend_number(p, end);
+        else
+            p++;
+    }
+}
 
 int json_parse(struct str text, struct json_t **ret, struct errbuf *eb) {
     json_error_t e;
-    json_t *j = json_loadb(text.p ? text.p : "", text.n, JSON_REJECT_DUPLICATES, &e);
+    char *copy = str_dup(text);
+    if (!copy)
+        return err_set(eb, ERR_NOMEM, "JSON of %zu bytes", text.n);
+    mend(copy, copy + text.n);
+    json_t *j = json_loadb(copy, text.n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    free(copy);
     if (!j)
         return err_set(eb, ERR_INVALID, "JSON, line %d column %d: %s", e.line, e.column, e.text);
     *ret = j;

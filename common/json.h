@@ -1,7 +1,9 @@
 /* json.h - reading through jansson behind names of our own, writing straight into a strbuf.
  *
  * Only json.c includes jansson. Values handed out are borrowed from the document and live as long
- * as it. Numbers: an integer must fit int64; duplicate keys and invalid UTF-8 are refused.
+ * as it. Duplicate keys, a NUL in a key and invalid UTF-8 are refused. What is JSON but fits no type of
+ * ours is read as near as it goes, so that whoever knows the field can judge it: an integer beyond int64
+ * is a REAL, a number beyond double is +-1e308, an escaped surrogate without its other half is U+FFFD.
  * Thread: one owner a document. */
 #pragma once
 

@@ -31,13 +31,59 @@ static void test_parse_and_walk(void **state) {
 static void test_refuses(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "", "{", "{\"a\":1,\"a\":2}", "[\"\xff\"]", "[1] x", "[99999999999999999999]", "nope"};
+        "", "{", "{\"a\":1,\"a\":2}", "[\"\xff\"]", "[1] x", "nope",
+        "[1e999-5]", "[99999999999999999999-]", "[-]", "{\"a\\u0000b\":1}", "[\"\\ud800]", "[\"\\u\"]"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct errbuf eb = {{0}};
         struct json_t *j = NULL;
         assert_int_equal(json_parse(str_of(bad[i]), &j, &eb), ERR_INVALID);
         assert_non_null(strstr(eb.text, "line"));
     }
+}
+
+/* F10: JSON that the library gives up on ("too big integer", "NUL byte", "unpaired surrogate"): what can be
+ * judged by whoever knows the field is read. */
+static void test_what_fits_no_type_is_read_as_near_as_it_goes(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        enum json_kind kind;
+        double num;
+        struct str text;
+    } cases[] = {
+        {"9223372036854775807", JSON_KIND_INT, 9223372036854775807.0, {0}},
+        {"-9223372036854775808", JSON_KIND_INT, -9223372036854775808.0, {0}},
+        {"9223372036854775808", JSON_KIND_REAL, 9223372036854770000.0, {0}},
+        {"-99999999999999999999", JSON_KIND_REAL, -9999999999999999e4, {0}},
+        {"1e999", JSON_KIND_REAL, 1e308, {0}},
+        {"-123456.5e400", JSON_KIND_REAL, -1e308, {0}},
+        {"\"a\\u0000b\"", JSON_KIND_STRING, 0, {"a\0b", 3}},
+        {"\"\\ud83d\\ude00\"", JSON_KIND_STRING, 0, {"\xf0\x9f\x98\x80", 4}},
+        {"\"\\ud800x\"", JSON_KIND_STRING, 0, {"\xef\xbf\xbdx", 4}},
+        {"\"\\udc00\\ud800\"", JSON_KIND_STRING, 0, {"\xef\xbf\xbd\xef\xbf\xbd", 6}},
+        {"\"\\ud83d\\u0041\"", JSON_KIND_STRING, 0, {"\xef\xbf\xbd" "A", 4}},
+        {"\"\\\\ud800 12345678901234567890\"", JSON_KIND_STRING, 0, {"\\ud800 12345678901234567890", 27}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char text[128];
+        struct errbuf eb = {{0}};
+        CLEANUP(json_freep) struct json_t *j = NULL;
+        snprintf(text, sizeof(text), "[%s]", cases[i].json);
+        if (json_parse(str_of(text), &j, &eb) < 0)
+            fail_msg("%s: %s", text, eb.text);
+        assert_int_equal(json_kind(json_item(j, 0)), cases[i].kind);
+        assert_true(json_num(json_item(j, 0)) == cases[i].num || cases[i].kind == JSON_KIND_STRING);
+        assert_true(str_eq(json_text(json_item(j, 0)), cases[i].text));
+    }
+    struct strbuf b = {0}; /* 400 digits */
+    strbuf_addz(&b, "[-");
+    for (int i = 0; i < 400; i++)
+        strbuf_addc(&b, '7');
+    strbuf_addz(&b, "]");
+    CLEANUP(json_freep) struct json_t *j = NULL;
+    assert_int_equal(json_parse(strbuf_view(&b), &j, NULL), 0);
+    assert_true(json_num(json_item(j, 0)) == -1e308);
+    strbuf_fini(&b);
 }
 
 static void test_writer_puts_commas_and_escapes(void **state) {
@@ -85,6 +131,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse_and_walk),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_what_fits_no_type_is_read_as_near_as_it_goes),
         cmocka_unit_test(test_writer_puts_commas_and_escapes),
         cmocka_unit_test(test_numbers_read_back_equal),
     };
