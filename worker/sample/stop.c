@@ -63,9 +63,9 @@ static int utf8_step(const uint8_t *p, size_t n) {
     return len;
 }
 
-/* Writes held[0..end) as valid UTF-8; a character cut off at end stays unless last. Returns bytes
- * written; *ret_used: bytes of held that are done with. */
-static size_t emit(struct stop *s, size_t end, bool last, char *out, size_t *ret_used) {
+/* Writes held[0..end) as valid UTF-8; a character cut off at end stays. Returns bytes written; *ret_used:
+ * bytes of held that are done with. */
+static size_t emit(const struct stop *s, size_t end, char *out, size_t *ret_used) {
     size_t at = 0, n = 0;
     while (at < end) {
         int len = utf8_step(s->held + at, end - at);
@@ -75,11 +75,11 @@ static size_t emit(struct stop *s, size_t end, bool last, char *out, size_t *ret
             at += (size_t)len;
             continue;
         }
-        if (len == 0 && !last)
+        if (len == 0)
             break;
         memcpy(out + n, "\xef\xbf\xbd", 3);
         n += 3;
-        at += len < 0 ? (size_t)-len : end - at;
+        at += (size_t)-len;
     }
     *ret_used = at;
     return n;
@@ -126,17 +126,17 @@ size_t stop_feed(struct stop *s, const void *bytes, size_t n, char *out) {
     s->n_held += n;
     if (find_stop(s, &at)) {
         s->hit = true;
-        written = emit(s, at, true, out, &used);
+        written = emit(s, at, out, &used);
         s->n_held = 0;
         return written;
     }
-    written = emit(s, s->n_held - possible_stop(s), false, out, &used);
+    written = emit(s, s->n_held - possible_stop(s), out, &used);
     drop_front(s, used);
     return written;
 }
 
 size_t stop_flush(struct stop *s, char *out) {
-    size_t used, written = emit(s, s->n_held, true, out, &used);
+    size_t used, written = emit(s, s->n_held, out, &used);
     s->n_held = 0;
     return written;
 }

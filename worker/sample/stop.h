@@ -2,7 +2,8 @@
  *
  * Bytes come in token by token. Bytes go out when they are whole UTF-8 and cannot be the beginning of a
  * stop string; so every piece of text that a client receives is valid by itself, and no part of a stop
- * string is ever sent. Bytes that can never become UTF-8 leave as U+FFFD. End-of-generation tokens are
+ * string is ever sent. Bytes that can never become UTF-8 leave as U+FFFD; a character that the end cuts
+ * off does not leave. End-of-generation tokens are
  * the caller's business: it does not feed them.
  *
  * Thread:  one owner.

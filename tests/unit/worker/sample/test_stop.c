@@ -108,13 +108,26 @@ static void test_invalid_bytes_become_replacement_characters(void **state) {
     feed_all(&r, NULL, LISTOF("\xe2\x82", "z")); /* a beginning that goes on wrongly: one error */
     snprintf(want, sizeof(want), "%sz", rep);
     assert_string_equal(r.text, want);
-    feed_all(&r, NULL, LISTOF("q\xe2\x82")); /* half a character at the end */
-    snprintf(want, sizeof(want), "q%s", rep);
-    assert_string_equal(r.text, want);
     feed_all(&r, NULL, LISTOF("\xed\xa0\x80\xc0\xaf\xf4\x90")); /* surrogate, over-long, too large */
     for (size_t i = 0; i < r.len; i += 3)
         assert_memory_equal(r.text + i, rep, 3);
     assert_int_equal(r.len, 7 * 3);
+}
+
+/* F11: the end cuts a character; U+FFFD in its place was text that nobody had generated. */
+static void test_character_cut_by_the_end_is_held_back(void **state) {
+    (void)state;
+    struct run r;
+    feed_all(&r, NULL, LISTOF("q\xe2\x82"));
+    assert_string_equal(r.text, "q");
+    feed_all(&r, NULL, LISTOF("q", "\xf0", "\x9f\x98"));
+    assert_string_equal(r.text, "q");
+    feed_all(&r, LISTOF("##"), LISTOF("a#\xe2")); /* behind a beginning of a stop string */
+    assert_string_equal(r.text, "a#");
+    feed_all(&r, LISTOF("END"), LISTOF("a\xe2\x82", "END")); /* by a stop string */
+    assert_string_equal(r.text, "a");
+    feed_all(&r, NULL, LISTOF("q\xe2\x82\xff")); /* but this one can never become a character */
+    assert_string_equal(r.text, "q\xef\xbf\xbd\xef\xbf\xbd");
 }
 
 static void test_stop_string_of_two_characters_after_cut_one(void **state) {
@@ -163,6 +176,7 @@ int main(void) {
         cmocka_unit_test(test_earliest_stop_wins),
         cmocka_unit_test(test_character_over_tokens_is_held_until_whole),
         cmocka_unit_test(test_invalid_bytes_become_replacement_characters),
+        cmocka_unit_test(test_character_cut_by_the_end_is_held_back),
         cmocka_unit_test(test_stop_string_of_two_characters_after_cut_one),
         cmocka_unit_test(test_bad_stop_strings_are_refused),
         cmocka_unit_test(test_cuts_do_not_matter),
