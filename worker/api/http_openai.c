@@ -316,6 +316,7 @@ static void fill_render(struct call *c) {
                                     .worker = h->cfg.worker_name,
                                     .logprobs = c->req.logprobs,
                                     .echo = c->req.echo,
+                                    .continuous_usage = c->req.continuous_usage,
                                     .debug_logits = h->cfg.debug_logits};
     snprintf(c->render.id, sizeof(c->render.id), "%s-%016llx",
              c->req.kind == API_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)sample_random(h->next_id, h->started_s));

@@ -1,5 +1,7 @@
 #include "worker/api/openai_parse.h"
 
+#include <math.h>
+
 #include "common/check.h"
 
 int api_fail(struct api_error *e, const char *field, const char *fmt, ...) {
@@ -40,11 +42,27 @@ static int get_float(const struct json_t *v, const char *f, double lo, double hi
     return 0;
 }
 
-static int get_u32(const struct json_t *v, const char *f, uint32_t lo, uint32_t hi, uint32_t *ret,
-                   struct api_error *e) {
+/* 3.0 is 3, as encoders of languages without integers write it. */
+static int get_int(const struct json_t *v, const char *f, int64_t *ret, struct api_error *e) {
+    double d = json_num(v);
+    if (json_kind(v) == JSON_KIND_REAL && d >= -0x1p53 && d <= 0x1p53 && floor(d) == d) {
+        *ret = (int64_t)d;
+        return 0;
+    }
+    if (json_kind(v) == JSON_KIND_REAL && floor(d) == d)
+        return api_fail(e, f, "'%s' is beyond what an integer may be", f);
     if (json_kind(v) != JSON_KIND_INT)
         return wrong_kind(e, f, "an integer", v);
-    int64_t i = json_int(v);
+    *ret = json_int(v);
+    return 0;
+}
+
+static int get_u32(const struct json_t *v, const char *f, uint32_t lo, uint32_t hi, uint32_t *ret,
+                   struct api_error *e) {
+    int64_t i = 0;
+    int rv = get_int(v, f, &i, e);
+    if (rv < 0)
+        return rv;
     if (i < lo || i > hi)
         return api_fail(e, f, "'%s' must lie between %u and %u", f, lo, hi);
     *ret = (uint32_t)i;
@@ -58,19 +76,48 @@ int api_parse_ids(const struct json_t *arr, const char *field, int32_t **ret, si
     if (!ids)
         return api_fail(e, field, "out of memory");
     for (size_t i = 0; i < n; i++) {
-        const struct json_t *v = json_item(arr, i);
-        if (json_kind(v) != JSON_KIND_INT || json_int(v) < 0 || json_int(v) > INT32_MAX) {
+        int64_t id = -1;
+        if (get_int(json_item(arr, i), field, &id, e) < 0 || id < 0 || id > INT32_MAX) {
             free(ids);
-            return api_fail(e, field, "'%s'[%zu] is not a token id", field, i);
+            return api_fail(e, field, "%s[%zu] is not a token id", field, i);
         }
-        ids[i] = (int32_t)json_int(v);
+        ids[i] = (int32_t)id;
     }
     *ret = ids;
     *ret_n = n;
     return 0;
 }
 
+/* Asks for nothing, whatever the field: null, false, "", [] and {}. */
+static bool says_nothing(const struct json_t *v) {
+    switch (json_kind(v)) {
+    case JSON_KIND_NONE:
+    case JSON_KIND_NULL:
+        return true;
+    case JSON_KIND_BOOL:
+        return !json_truth(v);
+    case JSON_KIND_STRING:
+        return json_text(v).n == 0;
+    case JSON_KIND_ARRAY:
+    case JSON_KIND_OBJECT:
+        return json_count(v) == 0;
+    default:
+        return false;
+    }
+}
+
 /* ---- messages ---- */
+
+/* An error at messages[at], the rest of the path behind it. */
+static int fail_at(struct api_error *e, size_t at, const char *path, const char *why) {
+    char field[sizeof(e->field)];
+    snprintf(field, sizeof(field), "messages[%zu]%s", at, path);
+    return api_fail(e, field, "%s %s", field, why);
+}
+
+static bool is_text_part(struct str type) {
+    return str_eq(type, STR("text")) || str_eq(type, STR("input_text")) || str_eq(type, STR("output_text"));
+}
 
 /* Text parts are put together with a line end between them, as other servers do. */
 static int join_parts(struct api_request *r, const struct json_t *arr, size_t at, struct tok_str *ret,
@@ -79,15 +126,20 @@ static int join_parts(struct api_request *r, const struct json_t *arr, size_t at
     strbuf_init(&b);
     for (size_t i = 0; i < json_count(arr); i++) {
         const struct json_t *part = json_item(arr, i);
-        struct str type = json_text(json_member(part, "type"));
-        if (!str_eq(type, STR("text")) || json_kind(json_member(part, "text")) != JSON_KIND_STRING) {
+        if (!is_text_part(json_text(json_member(part, "type"))) ||
+            json_kind(json_member(part, "text")) != JSON_KIND_STRING) {
+            char path[40];
             strbuf_fini(&b);
-            return api_fail(e, "messages", "messages[%zu].content[%zu]: only parts of type 'text' are supported",
-                            at, i);
+            snprintf(path, sizeof(path), ".content[%zu]", i);
+            return fail_at(e, at, path, "is not supported: only parts of type 'text' are");
         }
         if (i)
             strbuf_addc(&b, '\n');
         strbuf_adds(&b, json_text(json_member(part, "text")));
+    }
+    if (b.oom) {
+        strbuf_fini(&b);
+        return api_fail(e, NULL, "out of memory");
     }
     *ret = (struct tok_str){.len = (uint32_t)b.len};
     char *text = strbuf_steal(&b);
@@ -97,28 +149,36 @@ static int join_parts(struct api_request *r, const struct json_t *arr, size_t at
     return 0;
 }
 
+/* What a template, or a server for this model, might make text of. Any other key of a message is a
+ * client's own note (id, date, annotations): no template reads it, so it can't change the output. */
 static int check_message_fields(const struct json_t *msg, size_t at, struct api_error *e) {
-    static const char *const known[] = {"role", "content", "name", "refusal", "audio", "annotations"};
+    static const char *const telling[] = {
+        "tool_calls", "tool_call_id", "function_call", "tool_responses", "reasoning_content", "reasoning",
+        "reasoning_details", "thinking", "thinking_blocks", "refusal", "audio", "images", "videos",
+        "documents", "tools", "prefix", "partial"};
     for (void *it = json_iter(msg); it; it = json_iter_next(msg, it)) {
         const char *key = json_iter_key(it);
-        bool is_known = json_kind(json_iter_value(it)) == JSON_KIND_NULL;
-        for (size_t i = 0; i < ARRAY_LEN(known); i++)
-            is_known |= strcmp(key, known[i]) == 0;
-        if (!is_known)
-            return api_fail(e, "messages", "messages[%zu].%s is not supported", at, key);
+        bool is_telling = false;
+        for (size_t i = 0; i < ARRAY_LEN(telling); i++)
+            is_telling |= strcmp(key, telling[i]) == 0;
+        if (is_telling && !says_nothing(json_iter_value(it))) {
+            char path[40];
+            snprintf(path, sizeof(path), ".%s", key);
+            return fail_at(e, at, path, "is not supported");
+        }
     }
     return 0;
 }
 
 static int parse_message(struct api_request *r, const struct json_t *msg, size_t at, struct api_error *e) {
     if (json_kind(msg) != JSON_KIND_OBJECT)
-        return api_fail(e, "messages", "messages[%zu] must be an object", at);
+        return fail_at(e, at, "", "must be an object");
     int rv = check_message_fields(msg, at, e);
     if (rv < 0)
         return rv;
     const struct json_t *role = json_member(msg, "role"), *content = json_member(msg, "content");
     if (json_kind(role) != JSON_KIND_STRING)
-        return api_fail(e, "messages", "messages[%zu].role must be a string", at);
+        return fail_at(e, at, ".role", "must be a string");
     struct chat_msg *m = &r->msgs[at];
     struct str s = json_text(role);
     if (str_eq(s, STR("developer"))) /* OpenAI's newer name of it */
@@ -126,9 +186,10 @@ static int parse_message(struct api_request *r, const struct json_t *msg, size_t
     m->role = (struct tok_str){s.p, (uint32_t)s.n};
     if (json_kind(content) == JSON_KIND_ARRAY)
         return join_parts(r, content, at, &m->content, e);
-    if (json_kind(content) != JSON_KIND_STRING)
-        return api_fail(e, "messages", "messages[%zu].content must be a string or an array of text parts", at);
-    s = json_text(content);
+    bool is_absent = json_kind(content) == JSON_KIND_NONE || json_kind(content) == JSON_KIND_NULL;
+    if (json_kind(content) != JSON_KIND_STRING && !(is_absent && str_eq(s, STR("assistant"))))
+        return fail_at(e, at, ".content", "must be a string or an array of text parts");
+    s = json_text(content); /* an assistant that said nothing: "" */
     m->content = (struct tok_str){s.p, (uint32_t)s.n};
     return 0;
 }
@@ -164,7 +225,7 @@ static int parse_one_prompt(const struct json_t *v, struct api_prompt *ret, stru
 
 static int parse_prompt(struct api_request *r, const struct json_t *v, struct api_error *e) {
     bool is_list = json_kind(v) == JSON_KIND_ARRAY && json_count(v) > 0 &&
-                   json_kind(json_item(v, 0)) != JSON_KIND_INT;
+                   !json_is_num(json_item(v, 0));
     size_t n = is_list ? json_count(v) : 1;
     if (n > API_MAX_PROMPTS)
         return api_fail(e, "prompt", "%zu prompts in one request, at most %d are taken", n, API_MAX_PROMPTS);
@@ -200,7 +261,7 @@ static int f_model(struct api_request *r, const struct json_t *v, const char *f,
 }
 static int f_temperature(struct api_request *r, const struct json_t *v, const char *f,
                          struct api_error *e) {
-    return get_float(v, f, 0, 2, &r->sample.temperature, e);
+    return get_float(v, f, 0, 1e6, &r->sample.temperature, e);
 }
 static int f_top_p(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
     int rv = get_float(v, f, 0, 1, &r->sample.top_p, e);
@@ -212,22 +273,26 @@ static int f_min_p(struct api_request *r, const struct json_t *v, const char *f,
     return get_float(v, f, 0, 1, &r->sample.min_p, e);
 }
 static int f_top_k(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
-    if (json_kind(v) == JSON_KIND_INT && json_int(v) == -1) { /* vLLM's "off" */
+    if (json_is_num(v) && json_num(v) == -1) { /* vLLM's "off" */
         r->sample.top_k = 0;
         return 0;
     }
     return get_u32(v, f, 0, 1u << 24, &r->sample.top_k, e);
 }
 static int f_seed(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
-    if (json_kind(v) != JSON_KIND_INT)
-        return wrong_kind(e, f, "an integer", v);
-    r->sample.seed = (uint64_t)json_int(v);
+    int64_t seed = 0;
+    int rv = get_int(v, f, &seed, e);
+    r->sample.seed = (uint64_t)seed;
     r->seed_set = true;
-    return 0;
+    return rv;
 }
 static int f_max_tokens(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
     bool again = r->kind == API_CHAT && r->max_tokens_set; /* chat has two names and no default */
     uint32_t was = r->max_tokens;
+    if (json_is_num(v) && json_num(v) == -1) { /* llama-server's "up to the context" */
+        r->max_tokens_set = false;
+        return 0;
+    }
     int rv = get_u32(v, f, 0, 1u << 24, &r->max_tokens, e);
     r->max_tokens_set = true;
     if (rv == 0 && again && r->max_tokens != was)
@@ -243,12 +308,22 @@ static int f_stream_options(struct api_request *r, const struct json_t *v, const
         return wrong_kind(e, f, "an object", v);
     for (void *it = json_iter(v); it; it = json_iter_next(v, it)) {
         const char *key = json_iter_key(it);
-        /* include_obfuscation only pads the stream; we never pad. */
-        bool ignored = false;
-        if (strcmp(key, "include_usage") != 0 && strcmp(key, "include_obfuscation") != 0)
-            return api_fail(e, f, "'stream_options.%s' is not supported", key);
-        bool *to = strcmp(key, "include_usage") == 0 ? &r->include_usage : &ignored;
-        int rv = get_bool(json_iter_value(it), f, to, e);
+        bool ignored = false, *to = NULL;
+        char path[sizeof(e->field)];
+        snprintf(path, sizeof(path), "%s.%s", f, key);
+        if (strcmp(key, "include_usage") == 0)
+            to = &r->include_usage;
+        else if (strcmp(key, "continuous_usage_stats") == 0) /* vLLM's */
+            to = &r->continuous_usage;
+        else if (strcmp(key, "include_obfuscation") == 0) /* only pads the stream; we never pad */
+            to = &ignored;
+        else if (says_nothing(json_iter_value(it)))
+            continue;
+        else
+            return api_fail(e, path, "'%s' is not supported", path);
+        if (json_kind(json_iter_value(it)) == JSON_KIND_NULL)
+            continue;
+        int rv = get_bool(json_iter_value(it), path, to, e);
         if (rv < 0)
             return rv;
     }
@@ -256,7 +331,9 @@ static int f_stream_options(struct api_request *r, const struct json_t *v, const
 }
 static int add_stop(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
     struct str s = json_text(v);
-    if (json_kind(v) != JSON_KIND_STRING || s.n == 0 || s.n > STOP_MAX_BYTES)
+    if (says_nothing(v))
+        return 0;
+    if (json_kind(v) != JSON_KIND_STRING || s.n > STOP_MAX_BYTES)
         return api_fail(e, f, "'stop' takes strings of 1 to %d bytes", STOP_MAX_BYTES);
     if (r->n_stop == STOP_MAX_STRINGS)
         return api_fail(e, f, "'stop' takes at most %d strings", STOP_MAX_STRINGS);
@@ -274,6 +351,8 @@ static int f_stop(struct api_request *r, const struct json_t *v, const char *f, 
 static int f_logprobs(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
     if (r->kind == API_CHAT)
         return get_bool(v, f, &r->logprobs, e);
+    if (says_nothing(v)) /* false: chat's spelling */
+        return 0;
     r->logprobs = true;
     return get_u32(v, f, 0, SAMPLE_MAX_TOP, &r->n_top, e);
 }
@@ -323,10 +402,14 @@ static int f_must_be_false(struct api_request *r, const struct json_t *v, const 
 static int f_must_be_empty(struct api_request *r, const struct json_t *v, const char *f,
                            struct api_error *e) {
     (void)r;
-    bool is_container = json_kind(v) == JSON_KIND_ARRAY || json_kind(v) == JSON_KIND_OBJECT;
-    bool is_empty = is_container ? json_count(v) == 0
-                                 : json_kind(v) == JSON_KIND_STRING && json_text(v).n == 0;
-    return is_empty ? 0 : refuse(e, f, "");
+    return says_nothing(v) ? 0 : refuse(e, f, "");
+}
+/* Judged together with tool_choice, in check_whole(). */
+static int f_tools(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+    (void)e;
+    if (!says_nothing(v))
+        r->tools = f;
+    return 0;
 }
 static int f_response_format(struct api_request *r, const struct json_t *v, const char *f,
                              struct api_error *e) {
@@ -336,8 +419,8 @@ static int f_response_format(struct api_request *r, const struct json_t *v, cons
 }
 static int f_tool_choice(struct api_request *r, const struct json_t *v, const char *f,
                          struct api_error *e) {
-    (void)r;
     struct str s = json_text(v);
+    r->no_tools |= str_eq(s, STR("none"));
     return str_eq(s, STR("none")) || str_eq(s, STR("auto")) ? 0 : refuse(e, f, "\"none\"");
 }
 static int f_modalities(struct api_request *r, const struct json_t *v, const char *f,
@@ -378,33 +461,54 @@ static const struct {
     {"echo", IN_COMPLETION, f_echo},
     {"ignore_eos", IN_BOTH, f_ignore_eos},
     {"add_special_tokens", IN_COMPLETION, f_add_special},
-    /* cannot change the output */
+    /* cannot change the output: notes of the client, hints to a scheduler or a cache, ways to think or to
+     * speak that no template of ours writes down */
     {"user", IN_BOTH, f_harmless},
-    {"metadata", IN_CHAT, f_harmless},
-    {"store", IN_CHAT, f_harmless},
-    {"service_tier", IN_CHAT, f_harmless},
-    {"safety_identifier", IN_CHAT, f_harmless},
-    {"prompt_cache_key", IN_CHAT, f_harmless},
-    {"prompt_cache_retention", IN_CHAT, f_harmless},
+    {"metadata", IN_BOTH, f_harmless},
+    {"store", IN_BOTH, f_harmless},
+    {"service_tier", IN_BOTH, f_harmless},
+    {"safety_identifier", IN_BOTH, f_harmless},
+    {"prompt_cache_key", IN_BOTH, f_harmless},
+    {"prompt_cache_retention", IN_BOTH, f_harmless},
     {"parallel_tool_calls", IN_CHAT, f_harmless},
     {"prediction", IN_CHAT, f_harmless}, /* promises speed, never another text */
+    {"reasoning_effort", IN_CHAT, f_harmless},
+    {"verbosity", IN_CHAT, f_harmless},
+    {"chat_template_kwargs", IN_CHAT, f_harmless},
     {"request_id", IN_BOTH, f_harmless},
+    {"priority", IN_BOTH, f_harmless},
     {"cache_prompt", IN_BOTH, f_harmless}, /* llama-server's; output is the same either way */
+    {"id_slot", IN_BOTH, f_harmless},
+    {"spaces_between_special_tokens", IN_BOTH, f_harmless}, /* none are in an answer */
     /* taken with the one value that is what we do */
     {"n", IN_BOTH, f_must_be_one},
-    {"best_of", IN_COMPLETION, f_must_be_one},
+    {"best_of", IN_BOTH, f_must_be_one},
     {"repetition_penalty", IN_BOTH, f_must_be_one},
     {"repeat_penalty", IN_BOTH, f_must_be_one},
     {"length_penalty", IN_BOTH, f_must_be_one},
+    {"typical_p", IN_BOTH, f_must_be_one},
     {"presence_penalty", IN_BOTH, f_must_be_zero},
     {"frequency_penalty", IN_BOTH, f_must_be_zero},
     {"min_tokens", IN_BOTH, f_must_be_zero},
+    {"mirostat", IN_BOTH, f_must_be_zero},
     {"logit_bias", IN_BOTH, f_must_be_empty},
-    {"tools", IN_CHAT, f_must_be_empty},
-    {"functions", IN_CHAT, f_must_be_empty},
+    {"tools", IN_CHAT, f_tools},
+    {"functions", IN_CHAT, f_tools},
+    {"documents", IN_CHAT, f_must_be_empty},
     {"stop_token_ids", IN_BOTH, f_must_be_empty},
+    {"allowed_token_ids", IN_BOTH, f_must_be_empty},
     {"bad_words", IN_BOTH, f_must_be_empty},
+    {"guided_json", IN_BOTH, f_must_be_empty},
+    {"guided_regex", IN_BOTH, f_must_be_empty},
+    {"guided_choice", IN_BOTH, f_must_be_empty},
+    {"guided_grammar", IN_BOTH, f_must_be_empty},
+    {"structured_outputs", IN_BOTH, f_must_be_empty},
+    {"grammar", IN_BOTH, f_must_be_empty},
+    {"json_schema", IN_BOTH, f_must_be_empty},
+    {"chat_template", IN_CHAT, f_must_be_empty},
     {"suffix", IN_COMPLETION, f_must_be_empty},
+    {"echo", IN_CHAT, f_must_be_false},
+    {"add_special_tokens", IN_CHAT, f_must_be_false}, /* the template writes them */
     {"tool_choice", IN_CHAT, f_tool_choice},
     {"function_call", IN_CHAT, f_tool_choice},
     {"response_format", IN_BOTH, f_response_format},
@@ -413,6 +517,8 @@ static const struct {
     {"continue_final_message", IN_CHAT, f_must_be_false},
     {"skip_special_tokens", IN_BOTH, f_must_be_true},
     {"include_stop_str_in_output", IN_BOTH, f_must_be_false},
+    {"return_tokens_as_token_ids", IN_BOTH, f_must_be_false},
+    {"return_token_ids", IN_BOTH, f_must_be_false},
     {"use_beam_search", IN_BOTH, f_must_be_false},
     {"cache_salt", IN_BOTH, f_cache_salt},
 };
@@ -433,6 +539,8 @@ static int check_whole(struct api_request *r, struct api_error *e) {
         return api_fail(e, "messages", "'messages' is missing");
     if (r->kind == API_COMPLETION && !r->prompts)
         return api_fail(e, "prompt", "'prompt' is missing");
+    if (r->tools && !r->no_tools) /* with "none" no call could come of them, and no template lists them */
+        return api_fail(e, r->tools, "'%s' is not supported unless 'tool_choice' is \"none\"", r->tools);
     if (r->kind == API_CHAT && r->n_top && !r->logprobs)
         return api_fail(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
     if (r->kind == API_CHAT && r->max_tokens_set && r->max_tokens == 0)
@@ -455,7 +563,8 @@ int api_request_parse(struct api_request *ret, enum api_kind kind, struct str bo
     }
     struct errbuf eb = {{0}};
     if (json_parse(body, &r->doc, &eb) < 0)
-        return api_fail(e, NULL, "the body is not JSON: %s", eb.text);
+        return str_is_utf8(body) ? api_fail(e, NULL, "the body is not JSON: %s", eb.text)
+                                 : api_fail(e, NULL, "the body is not UTF-8");
     int rv = 0;
     if (json_kind(r->doc) != JSON_KIND_OBJECT)
         rv = api_fail(e, NULL, "the body must be a JSON object");

@@ -1,7 +1,8 @@
 /* openai_parse.h - a JSON body to a generation request, with limits; pure.
  *
- * Every field is one of: honoured; harmless (it cannot change the output); neutral (taken only with the value
- * that changes nothing, n = 1 for example); refused by name. Nothing is ignored silently.
+ * Every field is one of: honoured; harmless (it cannot change the output); neutral (taken with the value that
+ * changes nothing, n = 1 for example, or with one that says nothing: null, false, "", [], {}); refused by name,
+ * with its path (messages[1].tool_calls). Nothing that could change the output is ignored silently.
  *
  * Thread: any; one owner. Memory: an api_request owns the parsed document, into which its strings point. */
 #pragma once
@@ -35,13 +36,15 @@ struct api_request {
 
     struct sample_params sample;
     bool seed_set;
-    bool stream, include_usage, echo, logprobs, ignore_eos;
+    bool stream, include_usage, continuous_usage, echo, logprobs, ignore_eos;
     bool add_special_tokens; /* completion: BOS if the vocabulary asks for it */
     uint32_t n_top;
     bool max_tokens_set;
     uint32_t max_tokens;
     struct stop_str stop[STOP_MAX_STRINGS];
     uint32_t n_stop;
+    const char *tools; /* field that names some, NULL: none */
+    bool no_tools;     /* tool_choice or function_call is "none" */
 };
 
 /* What is wrong, in OpenAI's terms. */

@@ -233,6 +233,17 @@ static void write_usage(struct json_w *w, const struct render_choice *ch, size_t
     json_w_end(w);
 }
 
+/* The choice's so far. What came from which source is known at the end. */
+static void write_usage_so_far(struct json_w *w, const struct render_choice *ch) {
+    int64_t prompt = ch->req->usage.n_prompt, completion = ch->n_tokens;
+    json_w_key(w, "usage");
+    json_w_obj(w);
+    json_w_kint(w, "prompt_tokens", prompt);
+    json_w_kint(w, "completion_tokens", completion);
+    json_w_kint(w, "total_tokens", prompt + completion);
+    json_w_end(w);
+}
+
 /* Ours beside OpenAI's: who answered, where the prompt's rows came from. Of the first choice. */
 static void write_extra(const struct render_ctx *c, struct json_w *w, const struct gen_request *r) {
     const struct gen_usage *u = &r->usage;
@@ -365,6 +376,7 @@ void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch, c
                          size_t n, struct strbuf *out) {
     struct strbuf text;
     strbuf_init(&text);
+    ch->n_tokens += (uint32_t)n;
     for (size_t i = 0; i < n; i++)
         strbuf_add(&text, tok[i].text, tok[i].text_len);
     if (text.len == 0 && !c->logprobs) { /* half a character, or a possible stop string: nothing to say */
@@ -387,6 +399,8 @@ void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch, c
     write_finish(&w, FINISH_NONE);
     json_w_end(&w);
     json_w_end(&w);
+    if (c->continuous_usage)
+        write_usage_so_far(&w, ch);
     end_chunk(&w, out);
     strbuf_fini(&text);
 }

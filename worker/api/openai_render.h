@@ -16,6 +16,7 @@ struct render_ctx {
     const char *model; /* name served */
     const char *worker;
     bool logprobs, echo, debug_logits;
+    bool continuous_usage; /* each chunk of tokens tells how many there are so far */
 };
 
 /* One of the answer's choices; text offsets of completions go on across chunks. */
@@ -24,6 +25,7 @@ struct render_choice {
     const struct gen_request *req;
     struct str prompt; /* the prompt's text as it was sent, for echo; p NULL: it came as ids */
     uint64_t chars;    /* code points rendered so far: text_offset of the next token */
+    uint32_t n_tokens; /* rendered so far, streamed */
 };
 
 /* The whole answer, not streamed. */

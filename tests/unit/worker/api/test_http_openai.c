@@ -249,6 +249,13 @@ static void test_stream(void **state) {
     expected_text("hello", 20, want);
     stream_text(c.in.p, got, sizeof(got));
     assert_string_equal(got, want);
+    assert_null(strstr(c.in.p, "\"completion_tokens\":19"));
+    client_fini(&c);
+    /* F9: vLLM's continuous_usage_stats: each chunk says how many there are by now */
+    client_send(&c, f, "/v1/completions",
+                "{\"prompt\":\"hello\",\"max_tokens\":3,\"temperature\":0,\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}}", "");
+    client_wait(&c, f);
+    assert_non_null(strstr(c.in.p, "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,\"total_tokens\":8}"));
     client_fini(&c);
 }
 

@@ -80,11 +80,17 @@ static void test_messages(void **state) {
     refuse(API_CHAT, "{\"messages\":[]}", "messages");
     refuse(API_CHAT, "{\"messages\":{}}", "messages");
     refuse(API_CHAT, "{}", "messages");
-    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages");
-    refuse(API_CHAT, "{\"messages\":[{\"content\":\"x\"}]}", "messages");
-    refuse(API_CHAT, "{\"messages\":[\"x\"]}", "messages");
-    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages");
-    refuse(API_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", "messages");
+    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content");
+    refuse(API_CHAT, "{\"messages\":[{\"content\":\"x\"}]}", "messages[0].role");
+    refuse(API_CHAT, "{\"messages\":[\"x\"]}", "messages[0]");
+    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages[0].content");
+    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+                     "{\"type\":\"image_url\"}]}]}", "messages[0].content[1]");
+#define AFTER_USER(assistant) "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\"," assistant "}]}"
+    refuse(API_CHAT, AFTER_USER("\"content\":\"\",\"tool_calls\":[{}]"), "messages[1].tool_calls");
+    refuse(API_CHAT, AFTER_USER("\"content\":\"a\",\"reasoning_content\":\"hm\""), "messages[1].reasoning_content");
+    refuse(API_CHAT, AFTER_USER("\"content\":null,\"refusal\":\"no\""), "messages[1].refusal");
+    refuse(API_CHAT, AFTER_USER("\"content\":\"a\",\"prefix\":true"), "messages[1].prefix");
 }
 
 static void test_prompts(void **state) {
@@ -108,6 +114,43 @@ static void test_prompts(void **state) {
     refuse(API_COMPLETION, "{\"prompt\":[1,4294967296]}", "prompt");
 }
 
+/* F9: refused, although it can't change the output or says nothing. */
+static void test_what_says_nothing_in_a_message_is_taken(void **state) {
+    (void)state;
+    static const char *const taken[] = {
+        "\"content\":\"a\",\"tool_calls\":[],\"reasoning_content\":\"\",\"function_call\":null",
+        "\"content\":\"a\",\"id\":\"m1\",\"date\":17,\"annotations\":[{\"x\":1}],\"name\":\"n\",\"prefix\":false",
+        "\"content\":null", "\"content\":null,\"tool_calls\":[],\"audio\":{},\"refusal\":\"\"", "\"name\":\"n\"",
+        "\"content\":[]", "\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"output_text\",\"text\":\"b\"}]",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(taken); i++) {
+        char body[512];
+        struct api_request r;
+        snprintf(body, sizeof(body), AFTER_USER("%s"), taken[i]);
+        accept(&r, API_CHAT, body);
+        assert_int_equal(r.n_msgs, 2);
+        api_request_fini(&r);
+    }
+}
+
+/* F10: these were "the body is not JSON: too big integer", or a flag of the library. */
+static void test_odd_json_is_judged_by_its_field(void **state) {
+    (void)state;
+    struct api_request r;
+    refuse(API_CHAT, CHAT(",\"seed\":99999999999999999999"), "seed");
+    refuse(API_CHAT, CHAT(",\"max_tokens\":1e999"), "max_tokens");
+    refuse(API_CHAT, CHAT(",\"temperature\":99999999999999999999"), "temperature");
+    refuse(API_COMPLETION, "{\"prompt\":[1,18446744073709551616]}", "prompt");
+    accept(&r, API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\\ud800\"}]}");
+    assert_int_equal(r.msgs[0].content.len, 6);
+    assert_memory_equal(r.msgs[0].content.p, "a\0b\xef\xbf\xbd", 6);
+    api_request_fini(&r);
+    accept(&r, API_COMPLETION, "{\"prompt\":\"\\u0000\",\"stop\":\"\\u0000x\"}");
+    assert_int_equal(r.prompts[0].text.n, 1);
+    assert_int_equal(r.stop[0].len, 2);
+    api_request_fini(&r);
+}
+
 /* Each would change the answer. */
 static void test_what_we_do_not_do_is_refused_by_name(void **state) {
     (void)state;
@@ -115,7 +158,8 @@ static void test_what_we_do_not_do_is_refused_by_name(void **state) {
         {"tools", "[{}]"}, {"functions", "[{}]"}, {"tool_choice", "\"required\""}, {"function_call", "{\"name\":\"f\"}"},
         {"response_format", "{\"type\":\"json_object\"}"}, {"logit_bias", "{\"5\":1}"}, {"n", "2"}, {"n", "0"},
         {"presence_penalty", "0.1"}, {"frequency_penalty", "-1"}, {"modalities", "[\"audio\"]"}, {"audio", "{}"},
-        {"reasoning_effort", "\"low\""}, {"verbosity", "\"low\""}, {"web_search_options", "{}"}, {"cache_salt", "\"x\""},
+        {"web_search_options", "{}"}, {"guided_json", "{\"a\":1}"}, {"grammar", "\"x\""}, {"chat_template", "\"x\""},
+        {"mirostat", "2"}, {"allowed_token_ids", "[1]"}, {"cache_salt", "\"x\""},
         {"repetition_penalty", "1.1"}, {"echo", "true"}, {"prompt", "\"x\""}, {"no_such_field", "1"}, {"Temperature", "1"},
     };
     for (size_t i = 0; i < ARRAY_LEN(chat); i++) {
@@ -123,6 +167,8 @@ static void test_what_we_do_not_do_is_refused_by_name(void **state) {
         snprintf(body, sizeof(body), CHAT(",\"%s\":%s"), chat[i][0], chat[i][1]);
         refuse(API_CHAT, body, chat[i][0]);
     }
+    refuse(API_CHAT, CHAT(",\"tools\":[{}],\"tool_choice\":\"auto\""), "tools");
+    refuse(API_CHAT, CHAT(",\"stream_options\":{\"x\":1}"), "stream_options.x");
     refuse(API_COMPLETION, COMPLETION(",\"best_of\":2"), "best_of");
     refuse(API_COMPLETION, COMPLETION(",\"suffix\":\"x\""), "suffix");
     refuse(API_COMPLETION, COMPLETION(",\"messages\":[]"), "messages");
@@ -139,15 +185,37 @@ static void test_neutral_values_and_null_are_taken(void **state) {
     api_request_fini(&r);
     accept(&r, API_COMPLETION, COMPLETION(",\"best_of\":1,\"suffix\":\"\",\"user\":\"u\",\"n\":1"));
     api_request_fini(&r);
+    /* F9 */
+    accept(&r, API_CHAT,
+           CHAT(",\"chat_template_kwargs\":{\"enable_thinking\":false},\"reasoning_effort\":\"low\",\"verbosity\":\"low\","
+                "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\",\"temperature\":3.5,\"top_k\":7.0,\"seed\":5.0,"
+                "\"max_tokens\":-1,\"stop\":[],\"guided_json\":null,\"echo\":false,\"stream\":true,"
+                "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,\"x\":null}"));
+    assert_true(r.continuous_usage && r.include_usage && !r.max_tokens_set);
+    assert_int_equal(r.sample.top_k, 7);
+    assert_int_equal(r.sample.seed, 5);
+    assert_true(r.sample.temperature > 3.4f);
+    api_request_fini(&r);
+    accept(&r, API_COMPLETION,
+           COMPLETION(",\"max_tokens\":3.0,\"metadata\":{},\"store\":false,\"prompt_cache_key\":\"k\",\"logprobs\":false"));
+    assert_int_equal(r.max_tokens, 3);
+    assert_false(r.logprobs);
+    api_request_fini(&r);
+    accept(&r, API_COMPLETION, COMPLETION(",\"max_tokens\":-1"));
+    assert_false(r.max_tokens_set); /* up to the context */
+    api_request_fini(&r);
+    accept(&r, API_COMPLETION, "{\"prompt\":[1.0,2]}");
+    assert_int_equal(r.prompts[0].ids[0], 1);
+    api_request_fini(&r);
 }
 
 static void test_values_out_of_bounds(void **state) {
     (void)state;
     static const char *const bad[][2] = {
-        {"temperature", "-0.1"}, {"temperature", "2.1"}, {"temperature", "\"hot\""}, {"top_p", "1.5"}, {"min_p", "-1"},
-        {"top_k", "-2"}, {"top_k", "1.5"}, {"seed", "1.5"}, {"seed", "\"x\""}, {"max_tokens", "0"}, {"max_tokens", "-1"},
-        {"max_tokens", "1e3"}, {"stop", "\"\""}, {"stop", "[1]"}, {"stop", "{}"}, {"stream", "1"}, {"stream_options", "[]"},
-        {"stream_options", "{\"x\":1}"}, {"logprobs", "3"}, {"top_logprobs", "21"}, {"top_logprobs", "3"},
+        {"temperature", "-0.1"}, {"temperature", "\"hot\""}, {"top_p", "1.5"}, {"min_p", "-1"},
+        {"top_k", "-2"}, {"top_k", "1.5"}, {"seed", "1.5"}, {"seed", "\"x\""}, {"max_tokens", "0"}, {"max_tokens", "-2"},
+        {"max_tokens", "1.5"}, {"stop", "[1]"}, {"stop", "{\"a\":1}"}, {"stream", "1"}, {"stream_options", "[]"},
+        {"logprobs", "3"}, {"top_logprobs", "21"}, {"top_logprobs", "3"},
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         char body[256];
@@ -207,6 +275,8 @@ int main(void) {
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_what_we_do_not_do_is_refused_by_name),
         cmocka_unit_test(test_neutral_values_and_null_are_taken),
+        cmocka_unit_test(test_what_says_nothing_in_a_message_is_taken),
+        cmocka_unit_test(test_odd_json_is_judged_by_its_field),
         cmocka_unit_test(test_values_out_of_bounds),
         cmocka_unit_test(test_too_many_and_too_long),
         cmocka_unit_test(test_what_is_no_json_object),
