@@ -33,7 +33,7 @@ struct worker {
     char name[128];
     struct rpc_addr listen;
     struct worker_model m;
-    struct loop_work *work;
+    struct loop_work *work, *work_long; /* text: short ones and puts; long ones */
     struct kv_client *client; /* NULL: no cache */
     struct kv_remote remote;
     struct engine *engine;
@@ -159,6 +159,7 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
     struct engine_cfg ec = {
         .loop = w->svc->loop,
         .work = w->work,
+        .work_long = w->work_long,
         .clk = w->svc->clk,
         .tok = w->m.tok,
         .fwd = {.step = step,
@@ -212,6 +213,7 @@ static int open_api(struct worker *w, struct errbuf *eb) {
         .log = w->svc->log,
         .engine = w->engine,
         .work = w->work,
+        .work_long = w->work_long,
         .tok = w->m.tok,
         .chat = w->m.chat,
         .chat_error = w->m.chat_error,
@@ -298,9 +300,12 @@ static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
     if (rv == 0)
         rv = worker_model_load(&w->m, w->cfg, s->log, eb);
     if (rv == 0) {
-        const struct loop_work_cfg wc = {
+        struct loop_work_cfg wc = {
             .n_threads = 1, .max_queued = w->cfg->max_queue + 1024, .name = "text"};
         rv = loop_work_open(&w->work, s->loop, &wc);
+        wc.name = "long text";
+        if (rv == 0)
+            rv = loop_work_open(&w->work_long, s->loop, &wc);
         if (rv < 0)
             (void)err_set(eb, rv, "pool: %s", err_text(rv));
     }
@@ -374,6 +379,10 @@ static void close_rest(struct worker *w) {
     if (w->work) {
         w->n_closing++;
         loop_work_close(TAKE_PTR(w->work), on_rest_closed, w);
+    }
+    if (w->work_long) {
+        w->n_closing++;
+        loop_work_close(TAKE_PTR(w->work_long), on_rest_closed, w);
     }
     on_rest_closed(w);
 }

@@ -55,7 +55,9 @@ static void refuse(struct text_job *j, const struct api_error *e) {
 }
 
 static void submit(struct text_job *j) {
-    int rv = loop_work_submit(j->h->cfg.work, &j->job);
+    const struct http_openai_cfg *c = &j->h->cfg;
+    bool is_long = c->work_long && http_req_body(j->http).n > GEN_LONG_TEXT_BYTES;
+    int rv = loop_work_submit(is_long ? c->work_long : c->work, &j->job);
     if (rv == 0)
         return;
     (void)http_reply_header(j->http, "Retry-After", "1");
@@ -230,6 +232,7 @@ void api_on_tokenize(struct http_req *r, void *arg) {
         refuse(j, &e);
         return;
     }
+    j->ids.max = 8 * (size_t)j->h->cfg.max_ctx + 64; /* no text of use is longer, and a thread is kept by it */
     j->job.run = run_encode;
     j->job.done = on_encoded;
     submit(j);

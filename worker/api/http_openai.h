@@ -24,7 +24,7 @@ struct http_openai_cfg {
     const struct clock *clk;
     struct log *log;
     struct engine *engine;
-    struct loop_work *work;
+    struct loop_work *work, *work_long; /* as the engine's */
     const struct tokenizer *tok;
     const struct chat_template *chat; /* NULL: chat is refused with chat_error */
     const char *chat_error;

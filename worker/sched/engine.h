@@ -35,6 +35,7 @@ struct engine_fwd {
 struct engine_cfg {
     struct uv_loop_s *loop;
     struct loop_work *work; /* pool for tokenizing, ids and checksums; outlives the engine */
+    struct loop_work *work_long; /* the same for texts that take a while; NULL: work */
     const struct clock *clk;
     const struct tokenizer *tok;
     struct engine_fwd fwd;

@@ -284,6 +284,14 @@ static void on_prepared(struct loop_job *j, int rv) {
     pthread_mutex_unlock(&e->lock);
 }
 
+/* A long text keeps its thread for a second: short ones must not wait behind it. */
+static struct loop_work *pool_for(const struct engine *e, const struct gen_request *r) {
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_parts; i++)
+        n += r->parts[i].len;
+    return e->cfg.work_long && n > GEN_LONG_TEXT_BYTES ? e->cfg.work_long : e->cfg.work;
+}
+
 int engine_submit(struct engine *e, struct gen_request *r) {
     struct engine_loop *l = e->loop;
     if (l->draining || l->closing)
@@ -302,7 +310,7 @@ int engine_submit(struct engine *e, struct gen_request *r) {
     list_init(&s->loop_link);
     r->usage = (struct gen_usage){.submitted_ns = clock_mono_ns(e->cfg.clk)};
     r->seq = s;
-    int rv = loop_work_submit(e->cfg.work, &s->prepare); /* r is the pool's from here on */
+    int rv = loop_work_submit(pool_for(e, r), &s->prepare); /* r is the pool's from here on */
     if (rv < 0) {
         r->seq = NULL;
         free(s);

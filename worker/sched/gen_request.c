@@ -47,12 +47,23 @@ static int check_ids(struct gen_request *r, const struct gen_prepare_cfg *cfg) {
     return 0;
 }
 
+/* Tokens of a prompt that are counted at least, so that an error can tell by how much it is too long;
+ * what lies far beyond is not worth the time. */
+static size_t count_limit(const struct gen_prepare_cfg *cfg) {
+    return 2 * (size_t)cfg->max_ctx + 64;
+}
+
 static int take_prompt(struct gen_request *r, const struct gen_prepare_cfg *cfg) {
     struct tok_ids *ids = &gen_request_priv(r)->ids;
-    if (r->n_parts)
-        return tokenizer_encode(cfg->tok, r->parts, r->n_parts, r->add_bos, ids, &r->eb);
+    if (r->n_parts) {
+        ids->max = count_limit(cfg);
+        int rv = tokenizer_encode(cfg->tok, r->parts, r->n_parts, r->add_bos, ids, &r->eb);
+        return rv == ERR_TOOBIG ? err_set(&r->eb, rv, "the prompt has more than %zu tokens; the context limit is %u",
+                                          ids->max, cfg->max_ctx)
+                                : rv;
+    }
     for (size_t i = 0; i < r->n_ids; i++)
-        if (tok_ids_push(ids, r->ids[i]) < 0)
+        if (tok_ids_push(ids, r->ids[i]) < 0) /* no max: they are there already */
             return err_set(&r->eb, ERR_NOMEM, "prompt");
     return 0;
 }

@@ -21,6 +21,8 @@
 
 struct gen_seq;
 
+#define GEN_LONG_TEXT_BYTES ((size_t)64 << 10) /* tokenized in a thread of their own: beyond some 30 ms */
+
 enum finish_reason {
     FINISH_NONE = 0,
     FINISH_STOP,     /* end-of-generation token or stop string */

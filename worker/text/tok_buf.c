@@ -7,6 +7,8 @@ void tok_ids_fini(struct tok_ids *v) {
 }
 
 int tok_ids_push(struct tok_ids *v, int32_t id) {
+    if (v->max && v->n >= v->max)
+        return ERR_TOOBIG;
     if (v->n == v->cap) {
         size_t cap = v->cap ? 2 * v->cap : 256;
         int32_t *p = realloc(v->id, cap * sizeof(*p));

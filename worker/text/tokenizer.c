@@ -232,6 +232,17 @@ void tokenizer_free(struct tokenizer *t) {
     free(t);
 }
 
+bool tokenizer_may_fit(const struct tokenizer *t, const char *p, size_t n, const struct tok_ids *out) {
+    size_t left = out->max - MIN(out->n, out->max), longest = MAX(t->max_piece, (size_t)4), known = 0;
+    if (!out->max || n / longest <= left)
+        return true;
+    if (t->scores && t->unk >= 0)
+        return false; /* SPM: each character gives something */
+    for (size_t i = 0; i < n; i++)
+        known += t->byte_id[(uint8_t)p[i]] >= 0; /* a byte that is in no token gives none */
+    return known / longest <= left;
+}
+
 static int encode_frags(const struct tokenizer *t, const char *text, const struct tok_frags *frags,
                         bool add_bos, struct tok_ids *out) {
     bool has_bos = frags->n && frags->v[0].id >= 0 && frags->v[0].id == t->bos;
@@ -241,6 +252,8 @@ static int encode_frags(const struct tokenizer *t, const char *text, const struc
         const struct tok_frag *f = &frags->v[i];
         if (f->id >= 0)
             rv = tok_ids_push(out, f->id);
+        else if (!tokenizer_may_fit(t, text + f->off, f->len, out))
+            rv = ERR_TOOBIG;
         else
             rv = t->algo->encode_text(t, text + f->off, f->len, after_special, out);
         after_special = f->id >= 0;

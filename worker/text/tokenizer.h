@@ -71,13 +71,14 @@ struct tok_part {
     enum tok_origin origin;
 };
 
-/* Growing array of ids; start with {0}. */
+/* Growing array of ids; start with {0}, or with the most it may hold. */
 struct tok_ids {
     int32_t *id; /* [n] */
     size_t n, cap;
+    size_t max; /* 0: any number */
 };
 void tok_ids_fini(struct tok_ids *v);
-int tok_ids_push(struct tok_ids *v, int32_t id); /* 0 or ERR_NOMEM */
+int tok_ids_push(struct tok_ids *v, int32_t id); /* 0, ERR_NOMEM or ERR_TOOBIG (max) */
 
 /* Growing bytes; start with {0}. Always NUL-terminated once something was added. */
 struct tok_text {
@@ -98,7 +99,8 @@ static inline void tokenizer_freep(struct tokenizer **t) {
 }
 
 /* Appends the ids of the joined parts. add_bos: put BOS in front if the vocabulary asks for it, unless
- * the parts already begin with it. */
+ * the parts already begin with it. ERR_TOOBIG as soon as it is certain that out->max is not enough: by
+ * length alone where no token is that long, so that the work is bounded by max and not by the text. */
 int tokenizer_encode(const struct tokenizer *t, const struct tok_part *parts, size_t n_parts, bool add_bos,
                      struct tok_ids *out, struct errbuf *eb);
 

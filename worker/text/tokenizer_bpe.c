@@ -141,6 +141,8 @@ static int encode_piece(const struct tokenizer *t, struct merge_heap *h, const c
         if (id >= 0)
             return tok_ids_push(out, id);
     }
+    if (!tokenizer_may_fit(t, p, n, out))
+        return ERR_TOOBIG;
     int rv = add_byte_syms(t, h, p, n);
     for (uint32_t i = 0; rv == 0 && i + 1 < h->n_syms; i++)
         rv = push_pair(t, h, i);

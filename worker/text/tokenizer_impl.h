@@ -14,6 +14,9 @@ enum tok_flag {
     TOK_FLAG_SPECIAL = BIT(2), /* cut out before everything else: control or user-defined */
 };
 
+/* False: n bytes of text give more tokens than out may still take, whatever they are. */
+bool tokenizer_may_fit(const struct tokenizer *t, const char *p, size_t n, const struct tok_ids *out);
+
 /* Special tokens of one length in bytes. */
 struct tok_special_group {
     uint32_t len;

@@ -89,7 +89,7 @@ static void test_tiny_model_vocabulary_encodes_and_decodes(void **state) {
     assert_int_equal(rv, 0);
     const char *text = "in the store \xc3\xa9\n7\xf0\x9f\x98\x80";
     const struct tok_part part = {text, strlen(text), TOK_ORIGIN_USER};
-    struct tok_ids ids = {NULL, 0, 0};
+    struct tok_ids ids = {0};
     struct tok_text out = {NULL, 0, 0};
     assert_int_equal(tokenizer_encode(tok, &part, 1, true, &ids, &eb), 0);
     assert_true(ids.n < strlen(text)); /* merges applied */

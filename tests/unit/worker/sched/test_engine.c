@@ -1,4 +1,5 @@
 /* test_engine.c - requests through the engine: tokens, reuse, limits, cancel, the end. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,6 +67,62 @@ static void test_second_request_takes_own_pages(void **state) {
     fx_req_fini(&a);
     fx_req_fini(&b);
     fx_req_fini(&c);
+}
+
+struct gate {
+    struct loop_job job;
+    pthread_mutex_t shut;
+    bool done;
+};
+static int wait_at_gate(struct loop_job *j) {
+    struct gate *g = CONTAINER_OF(j, struct gate, job);
+    pthread_mutex_lock(&g->shut);
+    pthread_mutex_unlock(&g->shut);
+    return 0;
+}
+static void gate_passed(struct loop_job *j, int rv) {
+    (void)rv;
+    CONTAINER_OF(j, struct gate, job)->done = true;
+}
+static void on_pool_closed(void *arg) {
+    *(bool *)arg = true;
+}
+
+/* F12: a text that takes long has a thread of its own: here it is stuck, and short ones go on. */
+static void test_long_text_holds_up_no_short_one(void **state) {
+    (void)state;
+    struct loop_work *pool;
+    struct gate g = {.job = {.run = wait_at_gate, .done = gate_passed}, .shut = PTHREAD_MUTEX_INITIALIZER};
+    const struct loop_work_cfg wc = {.n_threads = 1, .max_queued = 10, .name = "long"};
+    struct fx_req big, small;
+    bool closed = false;
+    char *text = malloc(GEN_LONG_TEXT_BYTES + 2);
+    memset(text, 'x', GEN_LONG_TEXT_BYTES + 1);
+    text[GEN_LONG_TEXT_BYTES + 1] = '\0';
+    assert_int_equal(loop_work_open(&pool, &fx.loop, &wc), 0);
+    fx.cfg.remote = NULL;
+    fx.cfg.work_long = pool;
+    engine_fx_open(&fx);
+    pthread_mutex_lock(&g.shut);
+    assert_int_equal(loop_work_submit(pool, &g.job), 0);
+    fx_req_init(&big, &fx, text, 1);
+    assert_int_equal(fx_submit(&big), 0);
+    fx_req_init(&small, &fx, SYS, 3);
+    fx_run(&fx, &small);
+    expect_answer(&small, SYS, 3);
+    assert_int_equal(big.n_done, 0);
+    pthread_mutex_unlock(&g.shut);
+    fx_wait(&fx, &big, 1);
+    assert_int_equal(big.why, FINISH_ERROR);
+    assert_int_equal(big.err, ERR_TOOBIG); /* by its length: 64 KiB of a byte a token */
+    fx_req_fini(&big);
+    fx_req_fini(&small);
+    engine_fx_close_engine(&fx);
+    loop_work_close(pool, on_pool_closed, &closed);
+    while (!closed)
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    assert_true(g.done);
+    free(text);
 }
 
 /* A prompt of whole blocks: the last one must be computed, for its logits. */
@@ -432,6 +489,7 @@ static void test_close_cancels_everything(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_cold_request_computes_every_row_once),
+        T(test_long_text_holds_up_no_short_one),
         T(test_second_request_takes_own_pages),
         T(test_last_token_is_always_computed),
         T(test_generated_blocks_are_reused_by_the_next_turn),

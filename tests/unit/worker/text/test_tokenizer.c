@@ -74,6 +74,36 @@ static void test_merges_by_rank(void **state) {
     tokenizer_free(t);
 }
 
+/* F12: a megabyte of one letter or of blanks kept the one text thread for .5 s before it was found too long. */
+static void test_too_long_is_known_by_length(void **state) {
+    (void)state;
+    static char text[1u << 20];
+    struct tokenizer_src s = source("gpt-2");
+    struct tokenizer *t = make(&s);
+    const struct tok_part part = {text, sizeof(text), TOK_ORIGIN_USER};
+    static const char fill[] = {'a', ' ', 'd'};
+    for (size_t i = 0; i < sizeof(fill); i++) {
+        struct tok_ids ids = {.max = 100};
+        memset(text, fill[i], sizeof(text));
+        assert_int_equal(tokenizer_encode(t, &part, 1, false, &ids, NULL), ERR_TOOBIG);
+        assert_int_equal(ids.n, 0); /* not one was made */
+        tok_ids_fini(&ids);
+    }
+    struct tok_ids ids = {.max = 3};
+    EXPECT(t, "ababab", TOK_ORIGIN_USER, false, AB, AB, AB);
+    const struct tok_part three = {"ababab", 6, TOK_ORIGIN_USER}, four = {"abababab", 8, TOK_ORIGIN_USER};
+    assert_int_equal(tokenizer_encode(t, &three, 1, false, &ids, NULL), 0);
+    assert_int_equal(ids.n, 3);
+    ids.n = 0;
+    assert_int_equal(tokenizer_encode(t, &four, 1, false, &ids, NULL), ERR_TOOBIG);
+    ids.n = 0;
+    memset(text, 4, sizeof(text)); /* bytes that no token has give none: not too long */
+    assert_int_equal(tokenizer_encode(t, &part, 1, false, &ids, NULL), 0);
+    assert_int_equal(ids.n, 0);
+    tok_ids_fini(&ids);
+    tokenizer_free(t);
+}
+
 /* llama-bpe takes a whole piece that is a token without merging. */
 static void test_ignore_merges(void **state) {
     (void)state;
@@ -286,6 +316,7 @@ static void test_one_long_piece(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_merges_by_rank),
+        cmocka_unit_test(test_too_long_is_known_by_length),
         cmocka_unit_test(test_ignore_merges),
         cmocka_unit_test(test_control_tokens_only_in_template_bytes),
         cmocka_unit_test(test_user_defined_tokens_match_everywhere),
