@@ -46,6 +46,8 @@
     X(max_queue, U32, 128, 1, 1u << 16, false, "requests that may wait; more get 429")             \
     X(put_queue_blocks, U32, 256, 0, 1u << 20, false,                                              \
       "full pages that may wait to be put; 0: nothing is put")                                     \
+    X(chat_template, ENUM, "auto", "auto|chatml|smollm2|llama-3", 0, false,                        \
+      "family of the chat template; auto: the file's, which must be one of them")                  \
     X(digest_cache, STR, "", 0, 4096, false,                                                       \
       "folder that remembers weight digests; empty: the user's cache folder; none: off")           \
     X(debug_logits, BOOL, false, 0, 0, false, "add the SHA-256 of the first token's logits to answers")

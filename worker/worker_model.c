@@ -64,7 +64,22 @@ static int load_weights(struct worker_model *m, const struct worker_config *cfg,
     return 0;
 }
 
-static int load_text(struct worker_model *m, struct errbuf *eb) {
+/* The file's template, or the family that --chat-template names. */
+static int load_template(struct worker_model *m, const struct worker_config *cfg, const struct gguf_vocab *v,
+                         struct errbuf *eb) {
+    struct errbuf why = {{0}};
+    if (cfg->chat_template) { /* "auto" is 0, then the families in their order */
+        int rv = chat_template_of_family(&m->chat, (enum chat_family)(cfg->chat_template - 1), m->tok, eb);
+        return rv < 0 ? err_wrap(eb, rv, "--chat-template") : 0;
+    }
+    struct tok_str bos = tokenizer_piece(m->tok, tokenizer_bos(m->tok));
+    if (chat_template_new(&m->chat, v->chat_template.p, v->chat_template.len, bos, &why) < 0)
+        snprintf(m->chat_error, sizeof(m->chat_error), "%.*s; --chat-template NAME uses a known one instead",
+                 (int)sizeof(m->chat_error) - 64, why.text);
+    return 0;
+}
+
+static int load_text(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
     struct gguf_vocab v;
     int rv = gguf_vocab_read(&v, m->model->gguf, eb);
     if (rv < 0)
@@ -73,16 +88,8 @@ static int load_text(struct worker_model *m, struct errbuf *eb) {
     if (rv == 0 && tokenizer_n_tokens(m->tok) != m->model->hp.n_vocab)
         rv = err_set(eb, ERR_INVALID, "%u tokens, but the model's vocabulary has %u",
                      tokenizer_n_tokens(m->tok), m->model->hp.n_vocab);
-    if (rv == 0) {
-        struct errbuf why = {{0}};
-        int32_t bos_id = tokenizer_bos(m->tok);
-        struct tok_str bos = {"", 0};
-        if (bos_id >= 0)
-            bos = tokenizer_piece(m->tok, bos_id);
-        if (chat_template_new(&m->chat, v.chat_template.p, v.chat_template.len, bos, &why) < 0)
-            snprintf(m->chat_error, sizeof(m->chat_error), "%.*s", (int)sizeof(m->chat_error) - 1,
-                     why.text[0] ? why.text : "the model file carries no chat template");
-    }
+    if (rv == 0)
+        rv = load_template(m, cfg, &v, eb);
     gguf_vocab_fini(&v);
     return rv < 0 ? err_wrap(eb, rv, "tokenizer") : 0;
 }
@@ -170,7 +177,7 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
     if (rv == 0)
         rv = load_weights(m, cfg, eb);
     if (rv == 0)
-        rv = load_text(m, eb);
+        rv = load_text(m, cfg, eb);
     if (rv == 0)
         rv = make_forward(m, cfg, eb);
     if (rv == 0)

@@ -174,6 +174,44 @@ int chat_template_new(struct chat_template **ret, const char *text, size_t len, 
     return 0;
 }
 
+/* Each "<|...|>" of text is one control token. */
+static int check_marks(const char *text, const struct tokenizer *tok, const char *family, struct errbuf *eb) {
+    for (const char *p = text; (p = strstr(p, "<|")) != NULL; p += 2) {
+        const char *end = strstr(p, "|>");
+        size_t len = end ? (size_t)(end + 2 - p) : 0;
+        if (len && !tokenizer_is_control(tok, tokenizer_find(tok, p, len)))
+            return err_set(eb, ERR_UNSUPPORTED, "template family %s: the vocabulary has no control token '%.*s'",
+                           family, (int)len, p);
+    }
+    return 0;
+}
+
+int chat_template_of_family(struct chat_template **ret, enum chat_family family, const struct tokenizer *tok,
+                            struct errbuf *eb) {
+    const struct family_row *f = &families[family];
+    int rv = check_marks(f->role_open, tok, f->name, eb);
+    if (rv == 0)
+        rv = check_marks(f->role_close, tok, f->name, eb);
+    if (rv == 0)
+        rv = check_marks(f->turn_end, tok, f->name, eb);
+    if (rv < 0)
+        return rv;
+    struct chat_template *ct = calloc(1, sizeof(*ct));
+    struct tok_str bos = tokenizer_piece(tok, tokenizer_bos(tok));
+    if (!ct)
+        return err_set(eb, ERR_NOMEM, "chat template");
+    ct->family = family;
+    rv = tok_text_add(&ct->bos, bos.p, bos.len);
+    if (rv == 0 && family == CHAT_FAMILY_SMOLLM2)
+        rv = tok_text_add(&ct->system, smollm2_system, strlen(smollm2_system));
+    if (rv < 0) {
+        chat_template_free(ct);
+        return err_set(eb, rv, "chat template");
+    }
+    *ret = ct;
+    return 0;
+}
+
 void chat_template_free(struct chat_template *ct) {
     if (!ct)
         return;

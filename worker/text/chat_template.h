@@ -40,6 +40,10 @@ struct chat_prompt {
  * template; the message says where it stops being like the nearest one. */
 int chat_template_new(struct chat_template **ret, const char *text, size_t len, struct tok_str bos,
                       struct errbuf *eb);
+/* The family whatever the file says. ERR_UNSUPPORTED when tok lacks one of its control tokens, which would
+ * then be spelled out as text. */
+int chat_template_of_family(struct chat_template **ret, enum chat_family family, const struct tokenizer *tok,
+                            struct errbuf *eb);
 void chat_template_free(struct chat_template *ct); /* NULL is a no-op */
 
 enum chat_family chat_template_family(const struct chat_template *ct);

@@ -161,6 +161,52 @@ static void test_content_is_the_users_and_the_rest_is_ours(void **state) {
     chat_template_free(ct);
 }
 
+static struct tokenizer *vocabulary(bool with_marks) {
+    static const struct tok_str texts[] = {{"<|im_start|>", 12}, {"<|im_end|>", 10}, {"a", 1}, {"b", 1}, {"ab", 2}};
+    static const int32_t types[] = {TOK_TYPE_CONTROL, TOK_TYPE_CONTROL, TOK_TYPE_NORMAL, TOK_TYPE_NORMAL, TOK_TYPE_NORMAL};
+    static const struct tok_str merge = {"a b", 3};
+    struct tokenizer_src s = TOKENIZER_SRC_EMPTY;
+    struct tokenizer *t = NULL;
+    s.model = "gpt2";
+    s.pre = "gpt-2";
+    s.tokens = texts + (with_marks ? 0 : 2);
+    s.types = types + (with_marks ? 0 : 2);
+    s.n_tokens = with_marks ? 5 : 3;
+    s.merges = &merge;
+    s.n_merges = 1;
+    s.eos_id = with_marks ? 1 : 2;
+    assert_int_equal(tokenizer_new(&t, &s, NULL), 0);
+    return t;
+}
+
+/* F4: a file whose template is of no family could not be told to use one. */
+static void test_a_family_may_be_named(void **state) {
+    (void)state;
+    struct tokenizer *with = vocabulary(true), *without = vocabulary(false);
+    struct chat_template *ct = NULL, *same = make(CHATML);
+    struct chat_prompt p[2] = {0};
+    struct errbuf eb = {""};
+    const struct chat_msg m[] = {msg("user", "a")};
+    assert_int_equal(chat_template_of_family(&ct, CHAT_FAMILY_CHATML, with, &eb), 0);
+    assert_int_equal(chat_template_family(ct), CHAT_FAMILY_CHATML);
+    assert_int_equal(chat_template_render(ct, m, 1, true, &p[0], NULL), 0);
+    assert_int_equal(chat_template_render(same, m, 1, true, &p[1], NULL), 0);
+    assert_int_equal(p[0].n, p[1].n);
+    for (size_t i = 0; i < p[0].n; i++) {
+        assert_int_equal(p[0].parts[i].len, p[1].parts[i].len);
+        assert_memory_equal(p[0].parts[i].p, p[1].parts[i].p, p[0].parts[i].len);
+    }
+    chat_prompt_fini(&p[0]);
+    chat_prompt_fini(&p[1]);
+    chat_template_free(ct);
+    chat_template_free(same);
+    assert_int_equal(chat_template_of_family(&ct, CHAT_FAMILY_CHATML, without, &eb), ERR_UNSUPPORTED);
+    assert_non_null(strstr(eb.text, "<|im_start|>")); /* it would be spelled out as text */
+    assert_int_equal(chat_template_of_family(&ct, CHAT_FAMILY_LLAMA3, with, &eb), ERR_UNSUPPORTED);
+    tokenizer_free(with);
+    tokenizer_free(without);
+}
+
 static void test_unknown_role_is_named(void **state) {
     (void)state;
     struct chat_template *ct = make(CHATML);
@@ -182,6 +228,7 @@ int main(void) {
         cmocka_unit_test(test_what_differs_is_refused),
         cmocka_unit_test(test_default_system_message_is_taken_from_the_file),
         cmocka_unit_test(test_content_is_the_users_and_the_rest_is_ours),
+        cmocka_unit_test(test_a_family_may_be_named),
         cmocka_unit_test(test_unknown_role_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
