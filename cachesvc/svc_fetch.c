@@ -30,6 +30,7 @@ struct fetch_stream {
     struct wire_hdr hdr;
     uint64_t recv_ns, deadline_ns; /* 0: none */
     uint32_t ns, n, n_started, n_sent;
+    uint32_t first_range, n_ranges; /* what is sent of each block */
     bool is_pumping;
     struct fetch_block block[WINDOW]; /* block i sits at i % WINDOW */
     struct block_id ids[];            /* [n], max_ids at most */
@@ -101,6 +102,15 @@ static uint64_t load_u64(const uint8_t *p) {
     return v;
 }
 
+static uint32_t load_u32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Where range i begins in the payload; i may be one behind the last. */
+static uint32_t range_off(const struct store_ref *ref, uint32_t i) {
+    return i ? load_u32(ref->ends + 4 * (i - 1)) : 0;
+}
+
 static int send_payload(struct fetch_stream *st, uint32_t index, struct store_ref *take_ref) {
     struct cachesvc *s = st->svc;
     struct bump *scratch;
@@ -121,18 +131,21 @@ static int send_payload(struct fetch_stream *st, uint32_t index, struct store_re
                                 .checksum = take_ref->checksum,
                                 .n_range_checksums = take_ref->n_ranges,
                                 .range_checksums = sums,
-                                .n_ranges = take_ref->n_ranges};
+                                .first_range = st->first_range,
+                                .n_ranges = st->n_ranges};
     send->svc = s;
     send->ref = *take_ref;
-    buf_init_extern(&send->buf, (void *)(uintptr_t)send->ref.payload, send->ref.payload_bytes,
-                    release_send, send);
+    uint32_t from = range_off(take_ref, st->first_range);
+    uint32_t bytes = range_off(take_ref, st->first_range + st->n_ranges) - from;
+    buf_init_extern(&send->buf, (void *)(uintptr_t)(send->ref.payload + from), bytes, release_send,
+                    send);
     int rv = wire_msg_fetch_block_encode(scratch, &m, out);
     if (rv < 0) {
         buf_unref(&send->buf);
         return rv;
     }
     METRIC_INC(&s->met, fetch_block_total);
-    METRIC_ADD(&s->met, fetch_bytes_total, send->ref.payload_bytes);
+    METRIC_ADD(&s->met, fetch_bytes_total, bytes);
     return rpc_conn_reply(st->conn, &st->hdr, index + 1 == st->n, out->data, out->len, &send->buf);
 }
 
@@ -212,8 +225,13 @@ int svc_fetch(void *arg, struct rpc_call *call, struct errbuf *eb) {
         rv = svc_check_ns(s, call, m.ns, &ns, eb);
     if (rv < 0)
         return rv;
-    if (m.first_range || m.n_ranges || m.flags)
-        return err_set(eb, ERR_UNIMPLEMENTED, "Fetch: ranges and maps are features this node does not have");
+    if (m.flags)
+        return err_set(eb, ERR_UNIMPLEMENTED, "Fetch: maps are a feature this node does not have");
+    struct store_ns_info info;
+    block_store_ns_info(s->store, ns, &info);
+    if (m.first_range >= info.shape.n_ranges || m.n_ranges > info.shape.n_ranges - m.first_range)
+        return err_set(eb, ERR_INVALID, "Fetch: %u ranges from %u on, a block has %u", m.n_ranges,
+                       m.first_range, info.shape.n_ranges);
     if (m.n_ids == 0)
         return err_set(eb, ERR_INVALID, "Fetch: no ids");
     struct fetch_stream *st = slabpool_take(&s->streams);
@@ -229,6 +247,8 @@ int svc_fetch(void *arg, struct rpc_call *call, struct errbuf *eb) {
     st->deadline_ns = call->hdr.deadline_ms ? call->recv_ns + call->hdr.deadline_ms * NS_PER_MS : 0;
     st->ns = ns;
     st->n = (uint32_t)m.n_ids;
+    st->first_range = m.first_range;
+    st->n_ranges = m.n_ranges ? m.n_ranges : info.shape.n_ranges - m.first_range;
     memcpy(st->ids, m.ids, m.n_ids * sizeof(*m.ids));
     list_push_back(&ss->streams, &st->link);
     METRIC_SET(&s->met, fetch_streams, (int64_t)slabpool_in_use(&s->streams));

@@ -143,7 +143,8 @@ struct kv_fetch {
     uint32_t ns;
     const struct block_id *chain; /* from block 0 (segments are counted from there) */
     uint32_t first, n;            /* chain[first .. first+n) */
-    uint8_t *const *dst;          /* [n], payload_bytes each; NULL skips that block */
+    uint8_t *const *dst; /* [n], room for the named ranges each; NULL skips that block */
+    uint32_t first_range, n_ranges; /* of each block; n_ranges 0: all from first_range on */
     const char *traceparent;
     uint32_t deadline_ms;
     /* Each block, in any order: 0 (verified, at dst[i]), ERR_NOTFOUND, ERR_BUSY, ERR_CORRUPT, or

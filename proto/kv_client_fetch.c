@@ -4,7 +4,8 @@
 
 /* A part is what one data connection of one node brings: blocks of a node go round robin over its
  * data connections. Each range (layer) is compared with its checksum as soon as it is whole, while
- * its bytes are still in the CPU's cache. */
+ * its bytes are still in the CPU's cache. All sums of a block come with it, also when few of its ranges do:
+ * its checksum is over all of them. */
 
 static const struct kv_fetch *query(const struct kv_part *p) {
     return &p->call->u.fetch.q;
@@ -19,7 +20,7 @@ static void report(struct kv_part *p, uint32_t i, int rv) {
     call->bytes[p->idx[i]] = 1;
     if (rv == 0) {
         res->n_ok++;
-        res->bytes += call->u.fetch.ns->payload_bytes;
+        res->bytes += call->u.fetch.part_bytes;
     } else if (rv == ERR_CORRUPT) {
         res->n_corrupt++;
     } else {
@@ -42,9 +43,9 @@ static void report_rest(struct kv_part *p, int rv) {
  * next block comes behind it on the same connection. */
 static void on_payload_part(struct rpc_sink *s, size_t got) {
     struct kv_part *p = s->ctx;
-    const struct kv_namespace *ns = &p->call->u.fetch.ns->def;
-    while (p->n_checked < ns->n_ranges) {
-        uint32_t size = ns->range_sizes[p->n_checked];
+    const uint32_t *range_sizes = p->call->u.fetch.ns->def.range_sizes;
+    while (p->n_checked < p->call->u.fetch.end_range) {
+        uint32_t size = range_sizes[p->n_checked];
         if (p->checked_bytes + size > got)
             break;
         if (checksum_xxh3(s->dst + p->checked_bytes, size) != p->sums[p->n_checked])
@@ -63,15 +64,15 @@ static int on_fetch_head(struct kv_part *p, const struct wire_hdr *h, const uint
     struct msg_fetch_block m;
     int rv = wire_msg_fetch_block_decode(&p->call->client->scratch, msg, h->msg_len, &m, NULL);
     if (rv < 0 || m.status != MSG_FETCH_OK || m.index >= p->n ||
-        h->payload_len != p->call->u.fetch.ns->payload_bytes || m.n_range_checksums != ns->n_ranges ||
-        m.first_range != 0)
+        h->payload_len != p->call->u.fetch.part_bytes || m.n_range_checksums != ns->n_ranges ||
+        m.first_range != q->first_range)
         return ERR_PROTO;
     uint32_t i = p->idx[m.index];
     if (p->call->bytes[i])
         return ERR_PROTO; /* twice: the caller may read it already */
     memcpy(p->sums, m.range_checksums, ns->n_ranges * sizeof(*p->sums));
     p->at = m.index;
-    p->n_checked = 0;
+    p->n_checked = q->first_range;
     p->checked_bytes = 0;
     /* The block checksum ties the sums to the id: another block's bytes with their own sums are bad. */
     p->is_bad = checksum_of_sums(p->sums, ns->n_ranges, q->chain[q->first + i].b) != m.checksum;
@@ -110,7 +111,7 @@ static int on_fetch_frame(struct kv_part *p, struct kv_req *req, const struct wi
                           const uint8_t *msg, struct rpc_sink *sink) {
     (void)req;
     if (h->payload_len > 0) {
-        bool is_whole = p->n_checked == p->call->u.fetch.ns->def.n_ranges && sink->dst;
+        bool is_whole = p->n_checked == p->call->u.fetch.end_range && sink->dst;
         report(p, p->at, is_whole && !p->is_bad ? 0 : ERR_CORRUPT);
     } else {
         int rv = on_statuses(p, h, msg);
@@ -174,6 +175,8 @@ static int send_fetch(struct kv_part *p, struct rpc_conn *conn) {
     struct msg_fetch_req m = {.ns = p->node->ns_handle[q->ns],
                               .n_ids = p->n,
                               .ids = ids,
+                              .first_range = q->first_range,
+                              .n_ranges = q->n_ranges,
                               .traceparent = q->traceparent};
     int rv = ids ? wire_msg_fetch_req_encode(&c->scratch, &m, out) : ERR_TOOBIG;
     return rv < 0 ? rv : kv_part_send(p, &p->req, conn, WIRE_FETCH);
@@ -233,9 +236,16 @@ static int build_parts(struct kv_call *call, const int32_t *slot, const struct f
     return 0;
 }
 
+/* The ranges that q names: one behind the last, or 0 when there are none such. */
+static uint32_t end_range(const struct kv_fetch *q, const struct kv_namespace *ns) {
+    if (q->first_range >= ns->n_ranges || q->n_ranges > ns->n_ranges - q->first_range)
+        return 0;
+    return q->n_ranges ? q->first_range + q->n_ranges : ns->n_ranges;
+}
+
 int kv_client_fetch(struct kv_client *c, const struct kv_fetch *q, kv_fetch_cb cb, void *arg,
                     struct kv_call **ret) {
-    if (q->ns >= c->n_ns || q->n == 0 || q->n > WIRE_MAX_IDS)
+    if (q->ns >= c->n_ns || q->n == 0 || q->n > WIRE_MAX_IDS || !end_range(q, &c->ns[q->ns].def))
         return ERR_INVALID;
     CLEANUP(freep) uint32_t *owner = alloc_array(q->n, sizeof(*owner));
     CLEANUP(freep) int32_t *slot = alloc_array(q->n, sizeof(*slot));
@@ -253,6 +263,9 @@ int kv_client_fetch(struct kv_client *c, const struct kv_fetch *q, kv_fetch_cb c
     call->u.fetch.q = *q;
     call->u.fetch.cb = cb;
     call->u.fetch.ns = &c->ns[q->ns];
+    call->u.fetch.end_range = end_range(q, &c->ns[q->ns].def);
+    for (uint32_t i = q->first_range; i < call->u.fetch.end_range; i++)
+        call->u.fetch.part_bytes += c->ns[q->ns].def.range_sizes[i];
     struct rpc_conn *conns[KV_CLIENT_MAX_NODES * KV_CLIENT_MAX_DATA_CONNS];
     rv = build_parts(call, slot, &plan, conns);
     if (rv < 0) {

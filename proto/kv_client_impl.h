@@ -109,7 +109,7 @@ struct kv_part {
     /* fetch */
     uint64_t *sums;      /* [n_ranges] of the block under way */
     uint32_t at;         /* its local index */
-    uint32_t n_checked;  /* ranges compared */
+    uint32_t n_checked;  /* the next range to compare */
     size_t checked_bytes; /* their bytes */
     bool is_bad;
     /* put: kv_client_put.c */
@@ -148,6 +148,8 @@ struct kv_call {
             kv_fetch_cb cb;
             struct kv_fetch_res res;
             const struct kv_ns *ns;
+            uint32_t end_range;  /* q.first_range + ranges wanted */
+            uint64_t part_bytes; /* of these ranges */
         } fetch;
         struct {
             struct kv_put q;

@@ -310,6 +310,36 @@ static void test_put_lookup_fetch_release(void **state) {
     assert_int_equal(f->n_present, N_BLOCKS);
 }
 
+/* Every run of ranges of a block: its bytes and no others, verified like a whole block's. */
+static void test_fetch_of_runs_of_ranges(void **state) {
+    struct fixture *f = *state;
+    put_all(f);
+    for (uint32_t first = 0, off = 0; first < N_RANGES; off += range_sizes[first++])
+        for (uint32_t n = 0, bytes; first + n <= N_RANGES; n++) {
+            bytes = 0;
+            for (uint32_t i = first; i < (n ? first + n : N_RANGES); i++)
+                bytes += range_sizes[i];
+            memset(f->dst[0], 0, PAYLOAD_BYTES);
+            memset(f->dst[1], 0, PAYLOAD_BYTES);
+            struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 2, .dst = f->dst,
+                                 .first_range = first, .n_ranges = n, .deadline_ms = DEADLINE_MS};
+            done(f, kv_client_fetch(f->client, &q, on_fetch, f, NULL));
+            assert_int_equal(f->rv, 0);
+            assert_int_equal(f->n_ok, 2);
+            for (uint32_t i = 0; i < 2; i++) {
+                assert_memory_equal(f->dst[i], f->src[i] + off, bytes);
+                for (uint32_t k = bytes; k < PAYLOAD_BYTES; k++)
+                    assert_int_equal(f->dst[i][k], 0);
+            }
+        }
+    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 1, .dst = f->dst,
+                         .first_range = N_RANGES, .deadline_ms = DEADLINE_MS};
+    assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), ERR_INVALID);
+    q.first_range = 1;
+    q.n_ranges = N_RANGES;
+    assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), ERR_INVALID);
+}
+
 static void test_killed_node_comes_back_with_its_disk(void **state) {
     struct fixture *f = *state;
     put_all(f);
@@ -456,6 +486,7 @@ int main(int argc, char **argv) {
     program = argv[1];
     const struct CMUnitTest tests[] = {
         T(test_put_lookup_fetch_release, setup),
+        T(test_fetch_of_runs_of_ranges, setup),
         T(test_killed_node_comes_back_with_its_disk, setup),
         T(test_kill_during_calls_ends_each_with_an_error, setup),
         T(test_canceled_fetch_leaves_the_session_whole, setup),

@@ -28,7 +28,7 @@ struct fake_fetch {
     struct rpc_conn *conn;
     struct wire_hdr hdr;
     struct block_id *ids;
-    uint32_t n, next;
+    uint32_t n, next, first_range, n_ranges;
 };
 
 static struct fake_block *find(const struct fake_node *n, const struct block_id *id) {
@@ -220,14 +220,19 @@ static int send_hit(struct fake_fetch *f, const struct fake_block *b, bool is_la
     rpc_server_scratch(n->server, &scratch, &out);
     struct msg_fetch_block m = {.index = f->next, .count = 1, .checksum = b->checksum,
                                 .n_range_checksums = ns->n_ranges, .range_checksums = b->sums,
-                                .n_ranges = ns->n_ranges};
+                                .first_range = f->first_range,
+                                .n_ranges = f->n_ranges ? f->n_ranges
+                                                        : ns->n_ranges - f->first_range};
     CHECK(wire_msg_fetch_block_encode(scratch, &m, out) == 0);
-    struct buf *payload = buf_new(ns->payload_bytes);
+    uint32_t from = 0, bytes = 0;
+    for (uint32_t i = 0; i < m.first_range + m.n_ranges; i++)
+        *(i < m.first_range ? &from : &bytes) += ns->range_sizes[i];
+    struct buf *payload = buf_new(bytes);
     CHECK(payload);
-    memcpy(payload->data, b->payload, ns->payload_bytes);
-    payload->len = ns->payload_bytes;
+    memcpy(payload->data, b->payload + from, bytes);
+    payload->len = bytes;
     if (n->corrupt_block >= 0 && n->corrupt_block-- == 0)
-        payload->data[ns->payload_bytes / 2] ^= 1;
+        payload->data[bytes / 2] ^= 1;
     return rpc_conn_reply(f->conn, &f->hdr, is_last, out->data, out->len, payload);
 }
 
@@ -255,6 +260,8 @@ static int h_fetch(void *arg, struct rpc_call *c, struct errbuf *eb) {
     f->conn = rpc_conn_ref(c->conn);
     f->hdr = c->hdr;
     f->n = (uint32_t)m.n_ids;
+    f->first_range = m.first_range;
+    f->n_ranges = m.n_ranges;
     f->ids = calloc(m.n_ids, sizeof(*f->ids));
     CHECK(f->ids);
     memcpy(f->ids, m.ids, m.n_ids * sizeof(*f->ids));

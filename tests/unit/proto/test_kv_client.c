@@ -388,6 +388,32 @@ static void test_fetch_flipped_bit_is_corrupt_and_only_that_block(void **state) 
     assert_int_equal(f->fetch.n_corrupt, 1);
 }
 
+/* Ranges 2 and 3 of a block: what they bring is verified by all the block's sums; a flipped bit, another
+ * block's ranges, are found. */
+static void test_fetch_of_a_run_of_ranges_is_verified(void **state) {
+    struct fixture *f = *state;
+    const uint32_t off = range_sizes[0] + range_sizes[1], bytes = range_sizes[2] + range_sizes[3];
+    put_and_wait(f, 0, 4);
+    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 4, .dst = f->dst, .first_range = 2,
+                         .n_ranges = 2, .deadline_ms = DEADLINE_MS, .on_block = on_block};
+    assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), 0);
+    run_until(f, &f->n_done, 2);
+    assert_int_equal(f->fetch.n_ok, 4);
+    assert_int_equal(f->fetch.bytes, 4 * bytes);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_memory_equal(f->dst[i], f->payload[i] + off, bytes);
+        assert_int_equal(f->dst[i][bytes], 0);
+    }
+    f->nodes[0].corrupt_block = 1;
+    assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), 0);
+    run_until(f, &f->n_done, 3);
+    assert_int_equal(f->fetch.n_corrupt, 1);
+    f->nodes[0].swap_block = 2;
+    assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), 0);
+    run_until(f, &f->n_done, 4);
+    assert_int_equal(f->fetch.n_corrupt, 1);
+}
+
 static void test_fetch_skips_blocks_without_destination(void **state) {
     struct fixture *f = *state;
     put_and_wait(f, 0, 4);
@@ -831,6 +857,7 @@ int main(void) {
         T(test_put_names_parent_and_depth, setup_tcp),
         T(test_fetch_flipped_bit_is_corrupt_and_only_that_block, setup_tcp),
         T(test_fetch_of_another_blocks_bytes_is_corrupt, setup_tcp),
+        T(test_fetch_of_a_run_of_ranges_is_verified, setup_tcp),
         T(test_fetch_skips_blocks_without_destination, setup_tcp),
         T(test_lookup_lease_is_released_once, setup_tcp),
         T(test_leases_are_renewed_until_given_back, setup_no_client),
