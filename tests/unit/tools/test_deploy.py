@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT, CACHESVC, WORKER, CTL, NAMES = (pathlib.Path(a) for a in sys.argv[1:6])
@@ -42,10 +43,10 @@ def expand(text):
     return re.sub(r"\$\(\w+\)|\$\{\w+\}", "127.0.0.1:8001", text)
 
 
-def container_args(path):
-    """{program: [[argument, ...], ...]}: the `- --x=y` lists that follow an image of ours."""
+def container_args(text):
+    """[(program, [argument, ...]), ...]: the `- --x=y` lists that follow an image of ours."""
     found, current = [], None
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         m = re.match(r"\s*image:\s*(\S+)", line)
         if m:
             name = re.search(r"incipit-(cachesvc|worker)", m.group(1))
@@ -70,7 +71,7 @@ class Deploy(unittest.TestCase):
     def test_container_arguments_are_accepted(self):
         seen = set()
         for path in sorted(DEPLOY.rglob("*.yaml")):
-            for program, args in container_args(path):
+            for program, args in container_args(path.read_text()):
                 if args:
                     seen.add((path.name, program))
                     self.accepts(program, args, path)
@@ -161,12 +162,57 @@ class Deploy(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stdout)
         self.assertNotIn("WARNING", r.stdout)
 
+    def test_manifests_know_no_cluster_and_no_namespace_by_name(self):
+        """E13: HAProxy had no servers in another namespace or with another cluster DNS; `latest` was pulled or not."""
+        version = re.search(r"version: '([0-9.]+)'", (ROOT / "meson.build").read_text()).group(1)
+        for path in sorted((DEPLOY / "kubernetes").rglob("*.yaml")):
+            text = re.sub(r"(?m)#.*$", "", path.read_text())
+            self.assertNotRegex(text, r"\.svc\.|cluster\.local|\b10\.96\.|:latest|newTag: latest", path)
+            for part in text.split("image: ")[1:]:
+                self.assertRegex(part, r"\A\S+\n\s+imagePullPolicy: ", path)
+            if path.name == "kustomization.yaml":
+                for name, tag in re.findall(r"name: (incipit-\w+)\s+newTag: (\S+)", text):
+                    self.assertEqual(tag, version, f"{path}: {name}")
+
+    def test_haproxys_container_finds_the_whole_name(self):
+        """E13: the shell of haproxy.yaml, with a pod's resolv.conf of some other cluster."""
+        text = (DEPLOY / "kubernetes/base/haproxy.yaml").read_text()
+        script = re.search(r"            - \|\n((?: {14}.*\n)+)", text).group(1)
+        with tempfile.TemporaryDirectory() as tmp:
+            conf = pathlib.Path(tmp) / "resolv.conf"
+            conf.write_text("nameserver 10.3.0.10\nsearch llm.svc.k8s.example svc.k8s.example k8s.example\noptions ndots:5\n")
+            script = script.replace("/etc/resolv.conf", str(conf)).replace("exec haproxy", 'echo "$INCIPIT_WORKERS"')
+            out = subprocess.run(["/bin/sh", "-eu", "-c", script], capture_output=True, text=True, timeout=10)
+        self.assertTrue(out.stdout.startswith("worker.llm.svc.k8s.example -db"), out)
+        self.assertNotIn("INCIPIT_RESOLVER", text + (DEPLOY / "haproxy/haproxy.cfg").read_text())
+
     @unittest.skipUnless(shutil.which("kubectl"), "no kubectl")
-    def test_kubectl_takes_the_kustomization(self):
+    def test_kubectl_takes_the_kustomizations(self):
         r = run("kubectl", "kustomize", DEPLOY / "kubernetes" / "base")
         self.assertEqual(r.returncode, 0, r.stdout)
         for kind in ("StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy"):
             self.assertIn(f"kind: {kind}", r.stdout)
+        for name in ("worker", "haproxy"):
+            self.assertRegex(r.stdout, rf"kind: PodDisruptionBudget\nmetadata:(?:\n  .*)*\n  name: {name}\n")
+        self.assertEqual(r.stdout.count("topologySpreadConstraints:"), 2)
+        r = run("kubectl", "kustomize", DEPLOY / "kubernetes" / "overlays" / "example")
+        self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertEqual(set(re.findall(r"(?m)^  namespace: (\S+)$", r.stdout)), {"llm"})
+        self.assertIn("kind: HorizontalPodAutoscaler", r.stdout)
+        programs = container_args(r.stdout.replace("registry.example/", ""))
+        self.assertEqual({p for p, _ in programs}, {"worker", "cachesvc"})
+
+    @unittest.skipUnless(shutil.which("kubectl"), "no kubectl")
+    def test_kubectl_takes_the_model_from_a_claim(self):
+        with tempfile.TemporaryDirectory(dir="/tmp") as tmp:
+            at = pathlib.Path(tmp) / "kustomization.yaml"
+            up = "../" * (len(at.parent.resolve().parts) - 1)
+            k8s = (DEPLOY / "kubernetes").resolve().relative_to("/")
+            at.write_text(f"resources: [{up}{k8s}/base]\ncomponents: [{up}{k8s}/components/model-volume]\n")
+            r = run("kubectl", "kustomize", tmp)
+        self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertIn("claimName: incipit-model", r.stdout)
+        self.assertNotIn("initContainers", r.stdout)
 
 
 if __name__ == "__main__":
