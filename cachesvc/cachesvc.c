@@ -114,6 +114,16 @@ static void on_block_gone(void *arg, const struct block_id *id) {
         s->index->ops->withdraw(s->index, id);
 }
 
+static void on_note(void *arg, enum store_note level, const char *text) {
+    struct cachesvc *s = arg;
+    if (level == STORE_NOTE_ERROR)
+        log_error(s->log, "store", "what=%s", text);
+    else if (level == STORE_NOTE_WARN)
+        log_warn(s->log, "store", "what=%s", text);
+    else
+        log_info(s->log, "store", "what=%s", text);
+}
+
 /* The RAM tier is touched page by page at start: too large a one would end in the kernel's killing
  * of some process, not in an error. */
 static int check_ram(struct cachesvc *s, struct errbuf *eb) {
@@ -160,10 +170,12 @@ static int open_store(struct cachesvc *s, struct errbuf *eb) {
                                 .lease_ttl_ns = cfg->lease_ttl_ms * NS_PER_MS,
                                 .put_ttl_ns = cfg->put_ttl_ms * NS_PER_MS,
                                 .buffered_io = cfg->buffered_io,
+                                .disk_reformat = cfg->disk_reformat,
                                 .clk = s->clk,
                                 .work = s->disk_pool,
                                 .on_visible = on_visible,
                                 .on_gone = on_block_gone,
+                                .on_note = on_note,
                                 .hook_arg = s};
     return block_store_open(&s->store, &c, eb);
 }
@@ -391,7 +403,14 @@ static void close_back(struct node *n) {
 
 static void on_store_closed(void *arg, int rv) {
     struct node *n = arg;
-    (void)rv;
+    if (rv < 0) {
+        /* Threads of ours hang in the kernel with our memory in hand: neither they nor it can be
+         * had back, and whoever sent SIGTERM waits. */
+        log_error(n->svc.log, "the disk does not give its work back: leaving as it is", "err=%s",
+                  err_text(rv));
+        log_flush(n->svc.log);
+        _exit(SVC_EXIT_FAILED);
+    }
     n->svc.store = NULL;
     close_back(n);
 }

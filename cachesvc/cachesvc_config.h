@@ -23,6 +23,8 @@
     X(disk_dir, STR, "", 0, 4000, false, "directory of the disk tier; empty: none")                \
     X(disk_bytes, U64, 0, 0, 1ull << 50, false,                                                    \
       "disk tier, bytes, allocated at start; 0: none")                                             \
+    X(disk_reformat, BOOL, false, 0, 0, false,                                                     \
+      "replace a block file that is refused (other format, broken, other geometry) by a new one")  \
     X(max_blocks, U32, 0, 0, 1u << 31, false,                                                      \
       "directory entries, holes too; 0: (RAM + disk) / 256 KiB")                                   \
     X(min_slot_bytes, U32, 65536, 4096, 1u << 30, false, "smallest slot, a multiple of 4096")      \

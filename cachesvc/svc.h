@@ -119,10 +119,9 @@ int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb);
 
 /* svc_admin.c */
 /* Narrows f to the namespace that an admin method names, within those of the session's token. ERR_DENIED with
- * a text for another's, whether it is known here or not, and where a bound token names none. ERR_NOTFOUND
- * (no text): nothing here belongs to it. */
-int svc_filter_ns(struct cachesvc *s, struct rpc_call *call, const struct msg_bytes *digest,
-                  struct store_filter *f, struct errbuf *eb);
+ * a text for another's, whether it is known here or not, and where a bound token names none. */
+int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct store_filter *f,
+                  struct errbuf *eb);
 int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb);

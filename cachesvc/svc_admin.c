@@ -1,14 +1,13 @@
 /* What operators ask and do: Stats, Evict, Flush, within the token's namespaces. Evict and Flush answer when
- * what they removed can no longer come back, which may wait for the disk. */
+ * what they removed can no longer come back, which waits for one write to the disk. */
 #include "cachesvc/svc.h"
 
 #include "common/check.h"
 
-#define COUNT_STEP 256u /* blocks looked at together in a dry run */
 #define MAX_EVICTS 16u  /* under way at once */
 
-int svc_filter_ns(struct cachesvc *s, struct rpc_call *call, const struct msg_bytes *digest,
-                  struct store_filter *f, struct errbuf *eb) {
+int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct store_filter *f,
+                  struct errbuf *eb) {
     const struct auth_token *auth = session_of(call->conn)->session->auth;
     const char *method = wire_method_name(call->hdr.method);
     if (digest->n == 0)
@@ -18,7 +17,8 @@ int svc_filter_ns(struct cachesvc *s, struct rpc_call *call, const struct msg_by
     if (!auth_ns_allowed(auth, digest->p))
         return err_set(eb, ERR_DENIED, "%s: not one of this token's namespaces", method);
     f->by_ns = true;
-    return block_store_ns_find(s->store, digest->p, &f->ns);
+    memcpy(f->digest, digest->p, sizeof(f->digest));
+    return 0;
 }
 
 /* ---- Stats ---- */
@@ -122,7 +122,21 @@ struct evict_ctx {
     struct cachesvc *svc;
     struct rpc_conn *conn; /* referenced */
     struct wire_hdr hdr;
+    bool dry_run;
 };
+
+static const char *refusal(int rv) {
+    switch (rv) {
+    case ERR_NOSPACE:
+        return "the removal log is full: flush the namespace, or evict by writer or group";
+    case ERR_INVALID:
+        return "ids (with their namespace), writer or group: one of them; times in order and not to come";
+    case ERR_BUSY:
+        return "too many removals are under way";
+    default:
+        return "the removal is not on disk: the blocks are gone, but may return with a restart; ask again";
+    }
+}
 
 static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
     struct evict_ctx *ctx = arg;
@@ -132,11 +146,12 @@ static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
     rpc_server_scratch(s->rpc, &scratch, &out);
     struct msg_evict_res res = {.blocks = n_blocks, .bytes = bytes};
     if (rv < 0)
-        (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, rv, "some headers could not be cleared on disk");
+        (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, rv, refusal(rv));
     else if (wire_msg_evict_res_encode(scratch, &res, out) == 0)
         (void)rpc_conn_reply(ctx->conn, &ctx->hdr, true, out->data, out->len, NULL);
-    log_info(s->log, "blocks removed by an operator", "blocks=%llu bytes=%llu rv=%s",
-             (unsigned long long)n_blocks, (unsigned long long)bytes, err_name(rv));
+    if (!ctx->dry_run)
+        log_info(s->log, "blocks removed by an operator", "blocks=%llu bytes=%llu rv=%s",
+                 (unsigned long long)n_blocks, (unsigned long long)bytes, err_name(rv));
     s->evicts_open--;
     rpc_conn_unref(ctx->conn);
     free(ctx);
@@ -152,32 +167,24 @@ static int start_evict(struct cachesvc *s, struct rpc_call *call, const struct s
     ctx->svc = s;
     ctx->conn = rpc_conn_ref(call->conn);
     ctx->hdr = call->hdr;
+    ctx->dry_run = f->dry_run;
     s->evicts_open++;
     block_store_evict(s->store, &ctx->e, f, on_evicted, ctx);
     return 0;
 }
 
-static bool matches_time(const struct store_filter *f, const struct store_block_info *b) {
-    return !f->by_time || (b->put_time_ms >= f->time_from_ms && b->put_time_ms <= f->time_to_ms);
-}
-
-/* What an Evict would remove, without removing it. */
-static int count_only(struct cachesvc *s, struct rpc_call *call, const struct store_filter *f) {
-    struct msg_evict_res res = {0};
-    struct store_block_info *infos = bump_alloc(call->scratch, COUNT_STEP * sizeof(*infos));
-    if (!infos)
-        return ERR_TOOBIG;
-    uint64_t cursor = 0;
-    do {
-        uint32_t n = block_store_list(s->store, f, &cursor, infos, COUNT_STEP);
-        for (uint32_t i = 0; i < n; i++) {
-            if (!matches_time(f, &infos[i]))
-                continue;
-            res.blocks++;
-            res.bytes += infos[i].payload_bytes;
-        }
-    } while (cursor != 0);
-    return SVC_REPLY(call, evict_res, &res);
+/* Ids without their namespace: that of the first one here. */
+static int find_namespace(const struct cachesvc *s, const struct msg_evict_req *m,
+                          struct store_filter *f) {
+    struct store_block_info info;
+    for (uint32_t ns = 0; ns < block_store_ns_count(s->store); ns++) {
+        if (block_store_inspect(s->store, ns, &m->ids[0], &info) < 0)
+            continue;
+        f->by_ns = true;
+        memcpy(f->digest, info.ns_digest, sizeof(f->digest));
+        return 0;
+    }
+    return ERR_NOTFOUND;
 }
 
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
@@ -192,8 +199,10 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     bool by_time = m.from_ms || m.to_ms;
     if (!m.n_ids && !m.digest.n && !by_time && !m.writer.n)
         return err_set(eb, ERR_INVALID, "Evict: nothing says which blocks (Flush removes all)");
-    rv = svc_filter_ns(s, call, &m.digest, &f, eb);
-    if (rv == ERR_NOTFOUND) {
+    rv = svc_filter_ns(call, &m.digest, &f, eb);
+    if (rv < 0)
+        return rv;
+    if (m.n_ids && !f.by_ns && find_namespace(s, &m, &f) < 0) {
         struct msg_evict_res none = {0};
         return SVC_REPLY(call, evict_res, &none);
     }
@@ -208,7 +217,8 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     f.by_writer = m.writer.n == sizeof(f.writer);
     if (f.by_writer)
         memcpy(f.writer, m.writer.p, sizeof(f.writer));
-    return m.dry_run ? count_only(s, call, &f) : start_evict(s, call, &f, eb);
+    f.dry_run = m.dry_run;
+    return start_evict(s, call, &f, eb);
 }
 
 int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb) {
@@ -218,11 +228,7 @@ int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb) {
     int rv = SVC_DECODE(call, flush_req, &m, eb);
     if (rv < 0)
         return rv;
-    rv = svc_filter_ns(s, call, &m.digest, &f, eb);
-    if (rv == ERR_NOTFOUND) {
-        struct msg_evict_res none = {0};
-        return SVC_REPLY(call, evict_res, &none);
-    }
+    rv = svc_filter_ns(call, &m.digest, &f, eb);
     if (rv < 0)
         return rv;
     return start_evict(s, call, &f, eb);

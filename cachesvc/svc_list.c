@@ -51,9 +51,7 @@ static int list_blocks(struct cachesvc *s, struct rpc_call *call, const struct m
     struct msg_block_info *out = bump_alloc(call->scratch, limit * sizeof(*out));
     if (!infos || !out)
         return ERR_TOOBIG;
-    int rv = svc_filter_ns(s, call, &m->digest, &f, eb);
-    if (rv == ERR_NOTFOUND)
-        return reply_page(call, &res, 0);
+    int rv = svc_filter_ns(call, &m->digest, &f, eb);
     if (rv < 0)
         return rv;
     res.n_blocks = block_store_list(s->store, &f, &cursor, infos, limit);

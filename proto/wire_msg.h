@@ -57,6 +57,7 @@ enum msg_put_status {
     MSG_PUT_CONFLICT = 3,
     MSG_PUT_BUSY = 4,
     MSG_PUT_BAD = 5,
+    MSG_PUT_REMOVED = 6,
 };
 #define MSG_PUT_BF_PARENT_ELSEWHERE 1u
 

@@ -36,21 +36,47 @@ static void set_defaults(struct block_store_cfg *c) {
     DEFAULT(c->max_put_bytes, c->ram_bytes / 4);
     DEFAULT(c->lease_ttl_ns, 5 * NS_PER_S);
     DEFAULT(c->put_ttl_ns, 30 * NS_PER_S);
+    DEFAULT(c->removal_records, DISK_LOG_RECORDS);
     DEFAULT(c->clk, clock_real());
 }
 
 /* ---- open ---------------------------------------------------------------------------------- */
 
-static void on_format(void *arg, int rv) {
-    struct block_store *s = arg;
-    if (rv < 0)
-        store_disk_failed(s);
-    store_evict_progress(s);
-    store_behind_pump(s);
+static void note(const struct block_store *s, enum store_note level, const char *text) {
+    if (s->cfg.on_note)
+        s->cfg.on_note(s->cfg.hook_arg, level, text);
 }
 
-static void on_disk_error(void *arg) {
-    store_disk_failed(arg);
+static void on_format(void *arg) {
+    store_behind_pump(arg);
+}
+
+static void on_health(void *arg, const char *why) {
+    struct block_store *s = arg;
+    char text[256];
+    bool bad = s->disk.is_failing;
+    snprintf(text, sizeof(text), "%s (%s)",
+             bad ? "the disk tier fails: RAM serves alone" : "the disk tier works again", why);
+    note(s, bad ? STORE_NOTE_ERROR : STORE_NOTE_INFO, text);
+    s->rescan_dirty = true; /* blocks whose write was given up */
+}
+
+/* A tier that can't be read is left alone: the node serves from RAM and says so. */
+static int open_tier(struct block_store *s, const struct disk_tier_cfg *dc, struct errbuf *eb) {
+    struct errbuf said = {{0}};
+    int rv = disk_tier_init(&s->disk, dc, &said);
+    s->has_disk = rv == 0;
+    s->disk_unusable = rv == ERR_UNAVAILABLE;
+    if (rv < 0 && !s->disk_unusable)
+        return err_set(eb, rv, "%s", said.text);
+    if (s->disk_unusable)
+        note(s, STORE_NOTE_ERROR, said.text);
+    else if (said.text[0])
+        note(s, STORE_NOTE_WARN, said.text);
+    if (s->has_disk && !s->disk.is_direct && !s->cfg.buffered_io)
+        note(s, STORE_NOTE_WARN,
+             "the file system of the data directory refuses O_DIRECT: disk I/O is buffered");
+    return 0;
 }
 
 static int open_disk(struct block_store *s, struct errbuf *eb) {
@@ -69,16 +95,20 @@ static int open_disk(struct block_store *s, struct errbuf *eb) {
         .disk_bytes = s->cfg.disk_bytes,
         .extent_bytes = s->cfg.disk_extent_bytes,
         .min_slot_bytes = s->cfg.min_slot_bytes,
+        .log_records = s->cfg.removal_records,
         .buffered = s->cfg.buffered_io,
+        .reformat = s->cfg.disk_reformat,
         .exec = s->exec,
+        .clk = s->clk,
         .encode = store_behind_encode,
+        .log_open = store_log_open,
+        .log_decode = store_log_decode,
+        .log_encode = store_log_encode,
         .on_format = on_format,
-        .on_error = on_disk_error,
+        .on_health = on_health,
         .arg = s,
     };
-    int rv = disk_tier_init(&s->disk, &dc, eb);
-    s->has_disk = rv == 0;
-    return rv;
+    return open_tier(s, &dc, eb);
 }
 
 static void init_pools(struct block_store *s) {
@@ -131,6 +161,7 @@ static void destroy(struct block_store *s) {
         disk_tier_fini(&s->disk);
     if (s->own_exec)
         disk_exec_loop_free(s->own_exec);
+    removal_log_fini(&s->removals);
     ram_tier_fini(&s->ram);
     dir_fini(&s->dir);
     origins_fini(&s->origins);
@@ -162,6 +193,8 @@ static int open_parts(struct block_store *s, struct errbuf *eb) {
     int rv = ram_tier_init(&s->ram, &rc, eb);
     if (rv == 0)
         rv = open_disk(s, eb);
+    if (rv == 0 && !s->has_disk && store_log_open(s, c->removal_records) < 0)
+        rv = err_set(eb, ERR_NOMEM, "removal log");
     if (rv < 0)
         return rv;
     rv = take_memory(s);
@@ -196,12 +229,6 @@ int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg
     return 0;
 }
 
-const char *block_store_warning(const struct block_store *s) {
-    if (s->has_disk && !s->disk.is_direct && !s->cfg.buffered_io)
-        return "the file system of the data directory refuses O_DIRECT: disk I/O is buffered";
-    return NULL;
-}
-
 /* ---- drain and close ----------------------------------------------------------------------- */
 
 static void on_drain_synced(struct disk_wait *w, int rv) {
@@ -214,7 +241,7 @@ static void on_drain_synced(struct disk_wait *w, int rv) {
 static void drain_progress(struct block_store *s) {
     if (!s->drain_cb || s->drain_waiting)
         return;
-    if (s->degraded_until) {
+    if (s->disk.is_failing) {
         block_store_cb cb = TAKE_PTR(s->drain_cb);
         cb(s->drain_arg, ERR_UNAVAILABLE);
         return;
@@ -222,7 +249,7 @@ static void drain_progress(struct block_store *s) {
     if (s->behind_n > 0 || s->rescan_dirty || s->st.now.writes_in_flight > 0)
         return;
     s->drain_waiting = true;
-    disk_tier_wait(&s->disk, &s->drain_wait, on_drain_synced);
+    disk_tier_wait(&s->disk, &s->drain_wait, DISK_WAIT_ALL, on_drain_synced);
 }
 
 void block_store_drain(struct block_store *s, block_store_cb cb, void *arg) {
@@ -240,14 +267,19 @@ void block_store_drain(struct block_store *s, block_store_cb cb, void *arg) {
 static bool close_progress(struct block_store *s) {
     if (!s->close_cb)
         return false;
+    if (s->has_disk && disk_tier_is_idle(&s->disk)) /* it fails, so nothing more will be written */
+        disk_tier_cancel_waits(&s->disk);
     bool is_busy =
         s->has_disk && (!disk_tier_is_idle(&s->disk) || s->st.now.reads_in_flight ||
-                        s->st.now.writes_in_flight || s->evict_waiting || s->drain_waiting);
-    if (is_busy)
+                        s->st.now.writes_in_flight || s->evict_waiting || s->clear_waiting ||
+                        s->drain_waiting);
+    if (is_busy && store_now(s) < s->close_by)
         return false;
-    for (struct list *l; (l = list_pop_front(&s->evicts));) {
-        struct store_evict *ev = LIST_ENTRY(l, struct store_evict, link);
-        ev->cb(ev->arg, ERR_CANCELED, ev->n_blocks, ev->bytes);
+    store_evict_close(s);
+    if (is_busy) { /* threads may still write to our memory: it is theirs now */
+        block_store_cb late = TAKE_PTR(s->close_cb);
+        late(s->close_arg, ERR_TIMEOUT);
+        return true;
     }
     block_store_cb cb = s->close_cb;
     void *arg = s->close_arg;
@@ -261,7 +293,8 @@ void block_store_close(struct block_store *s, block_store_cb cb, void *arg) {
     s->is_closing = true;
     s->close_cb = cb;
     s->close_arg = arg;
-    store_reads_cancel(s);
+    s->close_by = store_now(s) + STORE_CLOSE_NS;
+    store_reads_cancel(s, ERR_CANCELED);
     if (s->drain_cb && !s->drain_waiting) {
         block_store_cb dcb = TAKE_PTR(s->drain_cb);
         dcb(s->drain_arg, ERR_CANCELED);
@@ -279,7 +312,8 @@ void block_store_tick(struct block_store *s) {
     uint64_t now = store_now(s);
     store_put_tick(s, now);
     store_lease_tick(s, now);
-    store_behind_tick(s, now);
+    store_evict_tick(s, now);
+    store_behind_tick(s);
     drain_progress(s);
 }
 
@@ -420,5 +454,6 @@ void block_store_stats(const struct block_store *s, struct block_store_stats *re
     ret->now.disk_used_bytes = s->has_disk ? s->disk.slots.used_bytes : 0;
     ret->disk_sync = s->has_disk ? s->disk.n_syncs : 0;
     ret->now.max_blocks = s->dir.cap;
-    ret->now.disk_degraded = s->degraded_until != 0;
+    ret->now.disk_degraded = s->disk_unusable || (s->has_disk && s->disk.is_failing);
+    ret->now.removal_records = s->removals.n;
 }

@@ -4,7 +4,7 @@
  * be read or written by the loop's own socket calls. Memory:  all of it is taken in
  * block_store_open(); at a bound the answer is ERR_BUSY, never growth. Request structs
  * (store_fetch, store_commit, store_evict) belong to the caller and must stay until their callback
- * or their cancel. Units:   bytes; monotonic nanoseconds inside, wall clock seconds in records.
+ * or their cancel. Units:   bytes; monotonic nanoseconds inside, Unix milliseconds in records.
  * Visible: a block can be found only after its COMMIT, with its checksum verified on our own copy.
  */
 #pragma once
@@ -20,12 +20,16 @@
 #define STORE_NONE UINT32_MAX
 /* Disk jobs of the store besides reads; the pool's queue must take max_disk_reads and these. */
 #define STORE_DISK_JOBS 24u
+/* Removals whose blocks are still being taken out of the directory; more are BUSY. */
+#define STORE_MAX_SWEEPS 16u
 
 struct block_store; /* opaque */
 struct disk_exec;   /* who runs disk work off the loop: disk_io.h */
 struct loop_work;   /* common/loop_work.h */
 
 /* ---- configuration ------------------------------------------------------------------------- */
+
+enum store_note { STORE_NOTE_INFO, STORE_NOTE_WARN, STORE_NOTE_ERROR };
 
 struct block_store_cfg {
     uint64_t ram_bytes;         /* whole memory file: generation table, reserve and slots */
@@ -48,6 +52,8 @@ struct block_store_cfg {
     uint64_t put_ttl_ns;       /* 0: 30 s; a put without progress is aborted */
     bool no_huge_pages, no_background_touch; /* tests: 4 KiB pages, all slots open at once */
     bool buffered_io;                        /* tests and odd file systems: never try O_DIRECT */
+    bool disk_reformat;         /* a block file that would be refused is replaced by a new one */
+    uint32_t removal_records;   /* of the log, for a new file; 0: 65,536 */
     const struct clock *clk;                 /* NULL: the real one */
     struct loop_work
         *work; /* the disk pool (owned by the caller, outlives the store); NULL: exec */
@@ -57,23 +63,26 @@ struct block_store_cfg {
      * Called from inside store calls: do not call the store back from them. */
     void (*on_visible)(void *arg, const struct block_id *id);
     void (*on_gone)(void *arg, const struct block_id *id);
+    /* What an operator should read in the log, said once a change: text is for a human. */
+    void (*on_note)(void *arg, enum store_note level, const char *text);
     void *hook_arg;
 };
 
 /* Recovers what the disk tier holds before it returns; those blocks are not announced by
  * on_visible, they can be listed. Errors are clear text in eb: disk full, directory locked by
- * another process, file of another geometry. */
+ * another process, file of another format or geometry. A block file that can't be read is no error:
+ * it is left as it is, RAM serves alone, on_note says so and the gauge disk_degraded stays 1. */
 int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg,
                      struct errbuf *eb);
-/* A text to log once after the start (the file system refuses O_DIRECT ...), or NULL. */
-const char *block_store_warning(const struct block_store *s);
-
-/* Writes everything dirty to disk and syncs, then calls back (0 or an error). Drain and close call
- * back from block_store_tick() (close without a disk: from inside the call), so keep ticking. */
+/* Writes everything dirty to disk and syncs, then calls back (0 or an error: at once while the disk
+ * fails). Drain and close call back from block_store_tick() (close without a disk: from inside the
+ * call), so keep ticking. */
 typedef void (*block_store_cb)(void *arg, int rv);
 void block_store_drain(struct block_store *s, block_store_cb cb, void *arg);
 /* Fails what is pending with ERR_CANCELED, waits for disk work in flight, frees everything, calls
- * back. Sessions must have been closed. */
+ * back with 0. ERR_TIMEOUT: the disk has not given its work back in time; memory and descriptor are
+ * still in its hands, nothing is freed, and the process had better end. Sessions must have been
+ * closed. */
 void block_store_close(struct block_store *s, block_store_cb cb, void *arg);
 
 /* Leases and puts past their time, write-behind, disk retries. Call it about ten times a second. */
@@ -158,6 +167,8 @@ struct store_ref {
     const uint8_t *payload; /* [payload_bytes], then sums and ends, in the memory file */
     const uint8_t *sums;    /* [n_ranges] XXH3-64, little-endian u64 */
     const uint8_t *ends;    /* [n_ranges] where each range ends in payload, little-endian u32 */
+    uint8_t writer[STORE_WRITER_BYTES]; /* who computed it */
+    uint64_t time_ms;                   /* when it was first put anywhere */
     uint32_t payload_bytes, n_ranges;
     uint64_t checksum; /* of sums and id: common/checksum.h */
     uint64_t file_off; /* of payload in the memory file */
@@ -190,12 +201,15 @@ enum store_put_status {
     STORE_PUT_CONFLICT = 3,
     STORE_PUT_BUSY = 4,
     STORE_PUT_BAD = 5, /* depth or parent do not fit, or it stands on such a block */
+    STORE_PUT_REMOVED = 6, /* an operator removed what it is; it must be computed anew */
 };
 enum store_put_flags { STORE_PUT_PARENT_ELSEWHERE = 1 }; /* the parent belongs to another node */
 
 struct store_put_block {
     struct block_id id,
         parent; /* parent: of depth 0 it is the namespace's root, which has no entry */
+    const uint8_t *writer; /* [STORE_WRITER_BYTES] who computed it; NULL: the put's */
+    uint64_t time_ms;      /* when it was first put anywhere; 0, or later than now: now */
     uint32_t depth, flags;
     uint64_t checksum; /* of range checksums and id: common/checksum.h */
 };
@@ -254,22 +268,31 @@ void block_store_put_end(struct store_put *p);
 /* ---- administration ------------------------------------------------------------------------ */
 
 struct store_filter { /* all set conditions must hold; none set: everything */
-    bool by_ns, by_time, by_writer;
-    uint32_t ns;
-    uint64_t time_from_ms, time_to_ms; /* put time, Unix milliseconds, both inclusive */
+    bool by_ns, by_time, by_writer, by_group;
+    uint8_t digest[DIGEST_BYTES];      /* of the namespace; may be one nobody has registered */
+    uint64_t time_from_ms, time_to_ms; /* put time, both inclusive */
     uint8_t writer[STORE_WRITER_BYTES];
+    uint64_t group;
     const struct block_id *ids; /* NULL: any; read during the call only */
     uint32_t n_ids;
     bool descendants; /* with ids: also everything below them */
+    uint64_t before_ms; /* evict: what was put later is not meant; 0: now */
+    bool dry_run;       /* evict: only counts */
 };
-/* What an operator removed does not come back: headers are cleared and synced before the callback.
- * Matching blocks are invisible when the call returns. The callback may come from inside the call.
- */
-struct store_evict { /* caller's memory; private */
+/* Where a failed removal was refused, before anything was removed; ERR_INVALID: the filter names what
+ * no record can say (ids without namespace; ids, writer and group together; a time to come);
+ * ERR_NOSPACE: the removal log is full, a flush of the namespace takes its place; ERR_BUSY.
+ * What an operator removed does not come back: a record of it is synced before the callback, and
+ * neither a put nor the next start brings back what the record matches. Matching blocks are
+ * invisible and matching puts aborted when the call returns. After another error than those above
+ * they are, too, but nothing is promised of the next start. The callback may come from inside the
+ * call. */
+struct store_evict { /* caller's memory; private but for before_ms, what the record says */
     struct list link;
     void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes);
     void *arg;
-    uint64_t n_blocks, bytes, target;
+    uint64_t before_ms, n_blocks, bytes, seq;
+    bool is_sweeping, is_synced, wants_clear;
 };
 void block_store_evict(struct block_store *s, struct store_evict *e, const struct store_filter *f,
                        void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes), void *arg);
@@ -330,6 +353,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(put_busy, "blocks refused at a limit")                                                       \
     X(put_corrupt, "payloads that did not match their checksum")                                   \
     X(put_bad, "blocks whose parent or depth did not fit")                                         \
+    X(put_removed, "blocks refused because an operator removed what they are")                     \
     X(put_expired, "puts aborted for lack of progress")                                            \
     X(conflict, "blocks offered with another checksum than the resident one")                      \
     X(committed, "blocks made visible")                                                            \
@@ -346,6 +370,8 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(disk_sync, "syncs of the disk file")                                                         \
     X(recovered, "blocks found on disk at start")                                                  \
     X(recover_ignored, "headers at start that were broken or superseded")                          \
+    X(recover_removed, "headers at start of blocks that an operator had removed")                  \
+    X(recover_skipped, "extents at start whose header or table could not be read")                 \
     X(lease_granted, "leases granted")                                                             \
     X(lease_expired, "leases that ended without release")                                          \
     X(extent_moved, "extents moved between slot sizes")
@@ -371,6 +397,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(sessions, "sessions")                                                                        \
     X(reads_in_flight, "disk reads in flight or queued")                                           \
     X(writes_in_flight, "disk writes in flight")                                                   \
+    X(removal_records, "records in the removal log")                                               \
     X(disk_degraded, "1 while the disk fails and RAM serves alone")
 
 struct block_store_stats {

@@ -7,9 +7,9 @@
 #include "common/err.h"
 #include "common/wire_cur.h"
 
-static int read_full(const struct disk_op *op) {
+static int read_full(const struct disk_op *op, uint8_t *buf) {
     for (uint32_t got = 0; got < op->len;) {
-        ssize_t n = pread(op->fd, op->buf + got, op->len - got, (off_t)(op->off + got));
+        ssize_t n = pread(op->fd, buf + got, op->len - got, (off_t)(op->off + got));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -58,12 +58,22 @@ static int verify(const struct disk_op *op) {
     return at == op->payload_bytes ? 0 : ERR_CORRUPT;
 }
 
+static int read_back(const struct disk_op *op) {
+    int rv = read_full(op, op->buf + op->len);
+    if (rv < 0)
+        return rv;
+    return memcmp(op->buf, op->buf + op->len, op->len) == 0 ? 0 : ERR_CORRUPT;
+}
+
 void disk_op_run(struct disk_op *op) {
     switch (op->kind) {
     case DISK_READ_BLOCK:
-        op->rv = read_full(op);
+        op->rv = read_full(op, op->buf);
         if (op->rv == 0)
             op->rv = verify(op);
+        break;
+    case DISK_READ:
+        op->rv = read_full(op, op->buf);
         break;
     case DISK_WRITE:
         op->rv = write_full(op);
@@ -72,9 +82,12 @@ void disk_op_run(struct disk_op *op) {
         op->rv = sync_file(op);
         break;
     case DISK_WRITE_SYNC:
+    case DISK_PROBE:
         op->rv = write_full(op);
         if (op->rv == 0)
             op->rv = sync_file(op);
+        if (op->kind == DISK_PROBE && op->rv == 0)
+            op->rv = read_back(op);
         break;
     }
 }

@@ -2,7 +2,7 @@
  *
  * A disk_op belongs to its submitter and is embedded in something pooled; between submit and done
  * it is the executor's. done() comes on the loop thread, exactly once for each accepted op. The
- * executor is an interface, so that tests can run ops when they like, fail them or tear them.
+ * executor is an interface, so that tests can run ops when they like, fail, hang, lose or tear them.
  * Thread: submit and done on the loop thread; disk_op_run() on any. */
 #pragma once
 
@@ -11,9 +11,11 @@
 
 enum disk_op_kind {
     DISK_READ_BLOCK, /* len bytes, then the checksums of the payload and of sums and id */
+    DISK_READ,
     DISK_WRITE,
     DISK_SYNC,
     DISK_WRITE_SYNC,
+    DISK_PROBE, /* WRITE_SYNC, then reads the bytes back into buf + len and compares */
 };
 
 struct disk_op {
@@ -29,6 +31,11 @@ struct disk_op {
     int rv;                           /* 0, -errno, ERR_CORRUPT */
     void (*done)(struct disk_op *op);
     void *arg;
+    /* the disk tier's, from its submit to its done */
+    struct list busy;
+    uint64_t since_ns;
+    void (*then)(struct disk_op *op);
+    struct disk_tier *tier;
 };
 
 struct disk_exec {

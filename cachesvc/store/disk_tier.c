@@ -1,239 +1,29 @@
+/* Extents and slots of the disk tier. */
 #include "cachesvc/store/disk_tier.h"
 
+#include <sys/random.h>
+
+#include "cachesvc/store/disk_tier_priv.h"
 #include "common/check.h"
 
-#define PAGE_QUEUED 1u
-#define PAGE_FAILED 2u
-
-/* ---- pages and rounds ---------------------------------------------------------------------- */
-
-static uint32_t page_of(const struct disk_tier *t, uint32_t slot) {
-    return slot_extent(slot) * t->pages_per_extent + slot_index(slot) / DISK_HDRS_A_PAGE;
-}
-
-static void start_round(struct disk_tier *t);
-
-static void queue_page(struct disk_tier *t, uint32_t page) {
-    if (t->page_flags[page] & PAGE_QUEUED)
-        return;
-    t->page_flags[page] |= PAGE_QUEUED;
-    t->queue[(t->q_head + t->q_len++) % t->n_pages] = page;
-    t->n_queued++;
-}
-
-static void mark(struct disk_tier *t, uint32_t slot) {
-    queue_page(t, page_of(t, slot));
-}
-
-static uint32_t pop_page(struct disk_tier *t) {
-    uint32_t page = t->queue[t->q_head];
-    t->q_head = (t->q_head + 1) % t->n_pages;
-    t->q_len--;
-    t->n_taken++;
-    t->page_flags[page] &= (uint8_t)~PAGE_QUEUED;
-    return page;
-}
-
-/* The page's slots; stops at the end of the extent's table. */
-#define FOREACH_SLOT_OF_PAGE(t, page, slot)                                                        \
-    for (uint32_t ext_ = (page) / (t)->pages_per_extent,                                           \
-                  i_ = (page) % (t)->pages_per_extent * DISK_HDRS_A_PAGE,                          \
-                  end_ = i_ + DISK_HDRS_A_PAGE, slot = slot_code(ext_, i_);                        \
-         i_ < end_ && i_ < (t)->slots.ext[ext_].n_slots; i_++, slot = slot_code(ext_, i_))
-
-static void set_stale(struct disk_tier *t, struct disk_slot *s, enum disk_stale v) {
-    t->n_stale += (v != STALE_NO) - (uint64_t)(s->stale != STALE_NO);
-    s->stale = v & 15;
-}
-
-static void encode_page(struct disk_tier *t, uint32_t page, uint8_t *buf) {
-    memset(buf, 0, DISK_PAGE);
-    FOREACH_SLOT_OF_PAGE(t, page, slot) {
-        struct disk_slot *s = disk_tier_side(t, slot);
-        if (s->stale == STALE_YES)
-            set_stale(t, s, STALE_GOING);
-        if (s->state == DS_CLEARING)
-            s->state = DS_CLEARED;
-        if (s->state != DS_LIVE)
-            continue;
-        struct disk_slot_hdr h = {0};
-        t->cfg.encode(t->cfg.arg, s->owner, &h);
-        h.extent_generation = t->extent_gen[slot_extent(slot)];
-        h.generation = s->generation;
-        disk_slot_encode(&h, buf + slot_index(slot) % DISK_HDRS_A_PAGE * DISK_SLOT_HDR_BYTES);
-    }
-}
-
-static void settle_page(struct disk_tier *t, uint32_t page, bool ok) {
-    FOREACH_SLOT_OF_PAGE(t, page, slot) {
-        struct disk_slot *s = disk_tier_side(t, slot);
-        if (s->stale == STALE_GOING)
-            set_stale(t, s, ok ? STALE_NO : STALE_YES);
-        if (s->state == DS_CLEARED && ok) {
-            s->state = DS_FREE;
-            slots_give(&t->slots, slot);
-        } else if (s->state == DS_CLEARED) {
-            s->state = DS_CLEARING;
-        }
-    }
-    if (!ok && !(t->page_flags[page] & PAGE_FAILED)) {
-        t->page_flags[page] |= PAGE_FAILED;
-        t->n_failed++;
-    }
-}
-
-/* Waiters of what is synced now, or failed now, in order. A callback may begin new waits. */
-static void tell_waiters(struct disk_tier *t, int rv) {
-    struct list done;
-    list_init(&done);
-    while (!list_empty(&t->waits)) {
-        struct disk_wait *w = LIST_ENTRY(t->waits.next, struct disk_wait, link);
-        if (w->target > t->n_synced)
-            break;
-        list_remove(&w->link);
-        w->rv = rv < 0 ? rv : w->rv;
-        list_push_back(&done, &w->link);
-    }
-    for (struct list *l; (l = list_pop_front(&done));) {
-        struct disk_wait *w = LIST_ENTRY(l, struct disk_wait, link);
-        w->cb(w, w->rv);
-    }
-}
-
-static void end_round(struct disk_tier *t) {
-    int rv = t->round_rv;
-    for (uint32_t i = 0; i < t->round_n; i++)
-        for (uint32_t k = 0; k < t->round[i].n_pages; k++)
-            settle_page(t, t->round[i].page + k, rv == 0);
-    t->n_synced = t->n_taken;
-    t->round_active = false;
-    if (rv < 0)
-        t->cfg.on_error(t->cfg.arg);
-    /* The next round first: what the callbacks add can still join the one after it. */
-    start_round(t);
-    tell_waiters(t, rv);
-}
-
-static void on_synced(struct disk_op *op) {
-    struct disk_tier *t = op->arg;
-    t->n_busy--;
-    t->n_syncs++;
-    t->round_rv = op->rv;
-    end_round(t);
-}
-
-static void on_round_written(struct disk_op *op) {
-    struct disk_tier *t = op->arg;
-    t->n_busy--;
-    if (op->rv < 0 && t->round_rv == 0)
-        t->round_rv = op->rv;
-    if (--t->round_pending > 0)
-        return;
-    if (t->round_rv == 0) {
-        t->sync_op = (struct disk_op){.kind = DISK_SYNC, .fd = t->fd, .done = on_synced, .arg = t};
-        t->round_rv = t->cfg.exec->submit(t->cfg.exec, &t->sync_op);
-        if (t->round_rv == 0) {
-            t->n_busy++;
-            return;
-        }
-    }
-    end_round(t);
-}
-
-/* Takes queued pages; neighbours that follow one another in the queue share a write. */
-static void fill_round(struct disk_tier *t) {
-    t->round_n = 0;
-    while (t->q_len > 0 && t->round_n < DISK_ROUND_OPS) {
-        struct disk_round_op *r = &t->round[t->round_n++];
-        r->page = pop_page(t);
-        r->n_pages = 1;
-        while (t->q_len > 0 && r->n_pages < DISK_ROUND_PAGES) {
-            uint32_t next = t->queue[t->q_head];
-            if (next != r->page + r->n_pages || next % t->pages_per_extent == 0)
-                break;
-            (void)pop_page(t);
-            r->n_pages++;
-        }
-    }
-}
-
-static void start_round(struct disk_tier *t) {
-    if (t->round_active || t->q_len == 0)
-        return;
-    fill_round(t);
-    t->round_active = true;
-    t->round_rv = 0;
-    t->round_pending = t->round_n + 1; /* + 1: none may end the round while it is being submitted */
-    for (uint32_t i = 0; i < t->round_n; i++) {
-        struct disk_round_op *r = &t->round[i];
-        for (uint32_t k = 0; k < r->n_pages; k++)
-            encode_page(t, r->page + k, r->buf + (size_t)k * DISK_PAGE);
-        uint32_t ext = r->page / t->pages_per_extent;
-        r->op = (struct disk_op){
-            .kind = DISK_WRITE,
-            .fd = t->fd,
-            .buf = r->buf,
-            .off = slots_extent_off(&t->slots, ext) + DISK_PAGE +
-                   (uint64_t)(r->page % t->pages_per_extent) * DISK_PAGE,
-            .len = r->n_pages * DISK_PAGE,
-            .done = on_round_written,
-            .arg = t,
-        };
-        int rv = t->cfg.exec->submit(t->cfg.exec,
-                                     &r->op); /* taken: r->op.rv is the other thread's now */
-        t->n_busy++;
-        if (rv < 0) {
-            r->op.rv = rv;
-            on_round_written(&r->op);
-        }
-    }
-    struct disk_op none = {.arg = t};
-    t->n_busy++;
-    on_round_written(&none);
-}
-
-void disk_tier_wait(struct disk_tier *t, struct disk_wait *w, void (*cb)(struct disk_wait *, int)) {
-    w->cb = cb;
-    w->rv = t->format_failed ? -5 /* EIO */ : 0;
-    w->target = t->n_queued;
-    list_init(&w->link);
-    if (w->target <= t->n_synced && t->format_ext == UINT32_MAX) {
-        cb(w, w->rv);
-        return;
-    }
-    list_push_back(&t->waits, &w->link);
-    start_round(t);
-}
-
-void disk_tier_tick(struct disk_tier *t) {
-    for (uint32_t page = 0; t->n_failed > 0 && page < t->n_pages; page++) {
-        if (!(t->page_flags[page] & PAGE_FAILED))
-            continue;
-        t->page_flags[page] &= (uint8_t)~PAGE_FAILED;
-        t->n_failed--;
-        queue_page(t, page);
-    }
-    start_round(t);
-}
+/* Pages that the clearing pass may have in the queue: headers of new blocks wait behind no more. */
+#define CLEAR_PAGES 32u
+#define CLEAR_STEPS 16384u /* slots looked at in a tick */
 
 /* ---- extents ------------------------------------------------------------------------------- */
 
-static void submit_format(struct disk_tier *t);
-
 static void on_formatted(struct disk_op *op) {
     struct disk_tier *t = op->arg;
-    t->n_busy--;
-    if (op->rv == 0) {
-        slots_open(&t->slots, t->format_ext);
-        t->format_ext = UINT32_MAX;
-        t->format_failed = false;
-    } else {
+    t->format_failed = op->rv < 0;
+    if (op->rv < 0) {
         /* Not opened: until its header is there, the old one would vouch for what is written now.
-         */
-        t->format_failed = true;
+         * The tick tries again. */
+        disk_tier_fail(t, op->rv, "write of an extent's header");
+        return;
     }
-    tell_waiters(t, op->rv);
-    t->cfg.on_format(t->cfg.arg, op->rv);
+    slots_open(&t->slots, t->format_ext);
+    t->format_ext = UINT32_MAX;
+    t->cfg.on_format(t->cfg.arg);
 }
 
 static void submit_format(struct disk_tier *t) {
@@ -246,46 +36,52 @@ static void submit_format(struct disk_tier *t) {
     disk_extent_encode(&h, t->format_buf);
     t->format_op = (struct disk_op){
         .kind = DISK_WRITE_SYNC,
-        .fd = t->fd,
         .buf = t->format_buf,
         .off = slots_extent_off(&t->slots, t->format_ext),
         .len = DISK_PAGE,
         .done = on_formatted,
         .arg = t,
     };
-    t->format_failed = t->cfg.exec->submit(t->cfg.exec, &t->format_op) < 0;
-    if (!t->format_failed)
-        t->n_busy++;
+    t->format_failed = disk_ops_submit(t, &t->format_op) < 0;
+}
+
+/* Random, so that neither an old header nor a payload made to look like one can carry it, and so
+ * that it needs no memory of generations past: an extent whose header is lost may be given away. */
+static uint64_t new_generation(uint64_t old) {
+    uint64_t gen = 0;
+    do {
+        if (getrandom(&gen, sizeof(gen), 0) != sizeof(gen))
+            gen = old + 1; /* never seen: the kernel has no less than 256 bytes at once */
+    } while (gen == 0 || gen == old);
+    return gen;
 }
 
 /* The new generation must be on disk before a payload is: old slot headers, and bytes of payloads
  * that look like some, then belong to a generation that is gone. */
 static void begin_format(struct disk_tier *t, uint32_t ext) {
     t->format_ext = ext;
-    t->extent_gen[ext]++;
+    t->extent_gen[ext] = new_generation(t->extent_gen[ext]);
     for (uint32_t i = 0; i < t->slots.max_per_extent; i++) {
         struct disk_slot *s = disk_tier_side(t, slot_code(ext, i));
-        set_stale(t, s, STALE_NO);
+        disk_set_stale(t, s, STALE_NO);
         s->state = DS_FREE;
     }
     submit_format(t);
 }
 
 bool disk_tier_format(struct disk_tier *t, uint32_t cls) {
-    if (t->format_ext != UINT32_MAX) {
-        if (t->format_failed)
-            submit_format(t);
+    if (t->format_ext != UINT32_MAX)
         return false;
-    }
     uint32_t ext = slots_assign(&t->slots, cls, /* reserve= */ false);
     if (ext == UINT32_MAX)
         return false;
+    CHECK(t->slots.ext[ext].n_busy == 0); /* a free extent has no headers to write */
     begin_format(t, ext);
     return true;
 }
 
 bool disk_tier_reformat(struct disk_tier *t, uint32_t ext, uint32_t cls) {
-    if (t->format_ext != UINT32_MAX)
+    if (t->format_ext != UINT32_MAX || t->slots.ext[ext].n_busy > 0)
         return false;
     slots_unassign(&t->slots, ext);
     slots_assign_at(&t->slots, ext, cls);
@@ -312,8 +108,8 @@ void disk_tier_publish(struct disk_tier *t, uint32_t slot, struct disk_wait *w,
     struct disk_slot *s = disk_tier_side(t, slot);
     CHECK(s->state == DS_WRITING);
     s->state = DS_LIVE;
-    mark(t, slot);
-    disk_tier_wait(t, w, cb);
+    disk_pages_mark(t, disk_page_of(t, slot));
+    disk_pages_wait(t, w, disk_page_of(t, slot), cb);
 }
 
 void disk_tier_forget(struct disk_tier *t, uint32_t slot, bool has_header) {
@@ -321,47 +117,55 @@ void disk_tier_forget(struct disk_tier *t, uint32_t slot, bool has_header) {
     CHECK(s->state == DS_LIVE || s->state == DS_WRITING);
     s->state = DS_FREE;
     if (has_header)
-        set_stale(t, s, STALE_YES);
+        disk_set_stale(t, s, STALE_YES);
     slots_give(&t->slots, slot);
 }
 
-void disk_tier_clear(struct disk_tier *t, uint32_t slot) {
-    struct disk_slot *s = disk_tier_side(t, slot);
-    CHECK(s->state == DS_LIVE);
-    s->state = DS_CLEARING;
-    mark(t, slot);
-    start_round(t);
+void disk_tier_clear_stale(struct disk_tier *t) {
+    t->clear_at = 0;
 }
 
-void disk_tier_clear_stale(struct disk_tier *t) {
-    if (t->n_stale == 0)
+/* The pass goes on by extents, since slots of one share table pages. */
+static void clear_some(struct disk_tier *t) {
+    if (t->clear_at == UINT64_MAX || t->is_failing)
         return;
-    for (uint32_t ext = 0; ext < t->slots.cfg.n_extents; ext++) {
-        if (t->slots.ext[ext].state == EXTENT_FREE)
-            continue;
-        for (uint32_t i = 0; i < t->slots.ext[ext].n_slots; i++)
-            if (disk_tier_side(t, slot_code(ext, i))->stale != STALE_NO)
-                mark(t, slot_code(ext, i));
+    uint32_t max = t->slots.max_per_extent;
+    uint64_t end = (uint64_t)t->slots.cfg.n_extents * max;
+    for (uint32_t n = 0; n < CLEAR_STEPS && t->q_len < CLEAR_PAGES && t->clear_at < end; n++) {
+        uint32_t ext = (uint32_t)(t->clear_at / max), i = (uint32_t)(t->clear_at % max);
+        const struct slots_extent *x = &t->slots.ext[ext];
+        if (t->n_stale == 0) {
+            t->clear_at = end;
+        } else if ((x->state != EXTENT_OPEN && x->state != EXTENT_CLOSED) || i >= x->n_slots) {
+            t->clear_at = (uint64_t)(ext + 1) * max;
+        } else {
+            if (disk_tier_side(t, slot_code(ext, i))->stale == STALE_YES)
+                disk_pages_mark(t, disk_page_of(t, slot_code(ext, i)));
+            t->clear_at++;
+        }
     }
-    start_round(t);
+    if (t->clear_at >= end)
+        t->clear_at = UINT64_MAX;
 }
 
 int disk_tier_submit(struct disk_tier *t, struct disk_op *op, enum disk_op_kind kind, uint32_t slot,
                      uint8_t *buf) {
     op->kind = kind;
-    op->fd = t->fd;
     op->buf = buf;
     op->off = slots_off(&t->slots, slot);
     op->len = slots_bytes(&t->slots, slot);
-    int rv = t->cfg.exec->submit(t->cfg.exec, op);
-    if (rv == 0)
-        t->n_busy++;
-    return rv;
+    return disk_ops_submit(t, op);
 }
 
-void disk_tier_op_done(struct disk_tier *t) {
-    CHECK(t->n_busy > 0);
-    t->n_busy--;
+/* ---- tick ---------------------------------------------------------------------------------- */
+
+void disk_tier_tick(struct disk_tier *t) {
+    uint64_t now = clock_mono_ns(t->cfg.clk);
+    disk_ops_tick(t, now);
+    if (t->format_failed && !t->is_failing)
+        submit_format(t);
+    clear_some(t);
+    disk_pages_tick(t, now);
 }
 
 bool disk_tier_is_idle(const struct disk_tier *t) {

@@ -227,9 +227,16 @@ void slots_unassign(struct slots *s, uint32_t ext) {
     }
 }
 
+void slots_bar(struct slots *s, uint32_t ext) {
+    CHECK(s->ext[ext].state == EXTENT_FREE && !slots_is_reserve(s, ext));
+    s->ext[ext].state = EXTENT_BARRED;
+    s->n_free_extents--;
+}
+
 uint32_t slots_find_empty(const struct slots *s, uint32_t cls) {
     for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
-        if (s->ext[i].state == EXTENT_OPEN && s->ext[i].n_used == 0 && s->ext[i].cls != cls)
+        if (s->ext[i].state == EXTENT_OPEN && s->ext[i].n_used == 0 && s->ext[i].cls != cls &&
+            s->ext[i].n_busy == 0)
             return i;
     return NONE;
 }
@@ -237,7 +244,7 @@ uint32_t slots_find_empty(const struct slots *s, uint32_t cls) {
 uint32_t slots_find_oldest(const struct slots *s) {
     uint32_t best = NONE;
     for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
-        if (s->ext[i].state == EXTENT_OPEN &&
+        if (s->ext[i].state == EXTENT_OPEN && s->ext[i].n_busy == 0 &&
             (best == NONE || s->ext[i].touch < s->ext[best].touch))
             best = i;
     return best;

@@ -25,12 +25,14 @@ enum extent_state {
     EXTENT_CLOSED =
         1, /* has a class, its slots are not given out (being formatted, not touched yet) */
     EXTENT_OPEN = 2,
+    EXTENT_BARRED = 3, /* could not be read: not used while the store is open */
 };
 
 struct slots_extent {
     uint64_t touch;      /* newest touch of a slot in it */
     uint32_t prev, next; /* of its class's list of extents with free slots; UINT32_MAX ends */
     uint16_t cls, n_slots, n_used, free_head, n_fresh;
+    uint16_t n_busy; /* disk: pages of its table that are queued, in flight or failed */
     uint8_t state;
     bool listed;
 };
@@ -71,9 +73,11 @@ void slots_unassign(struct slots *s, uint32_t ext);
 /* Keeps new slots from being taken while its live ones leave. */
 void slots_close(struct slots *s, uint32_t ext);
 
-/* An open extent of another class than cls without any used slot; UINT32_MAX without. */
+void slots_bar(struct slots *s, uint32_t ext); /* a free one */
+
+/* An open extent of another class than cls without any used slot, not busy; UINT32_MAX without. */
 uint32_t slots_find_empty(const struct slots *s, uint32_t cls);
-/* The open extent (not of the reserve) whose newest touch is the oldest. */
+/* The open extent (not of the reserve, not busy) whose newest touch is the oldest. */
 uint32_t slots_find_oldest(const struct slots *s);
 
 static inline uint32_t slot_extent(uint32_t slot) {

@@ -14,13 +14,14 @@ void store_behind_encode(void *arg, uint32_t owner, struct disk_slot_hdr *ret) {
     const struct store_ns *ns = &s->ns[e->ns];
     ret->put_seq = dir_seq(e);
     const struct origin *o = origins_at(&s->origins, (uint32_t)e->origin);
-    ret->put_time_s = e->time_ms / 1000;
+    ret->put_time_ms = e->time_ms;
     ret->group = o->group;
     ret->checksum = e->checksum;
     ret->id = e->id;
     memcpy(ret->ns, ns->digest, sizeof(ret->ns));
     memcpy(ret->writer, o->writer, sizeof(ret->writer));
     ret->payload_len = ns->shape.payload_bytes;
+    ret->stored_len = ns->shape.payload_bytes;
     ret->n_ranges = ns->shape.n_ranges;
     ret->depth = e->depth;
     if (e->parent != DIR_NONE) {
@@ -39,12 +40,6 @@ void store_behind_push(struct block_store *s, uint32_t idx) {
     }
     s->behind[(s->behind_head + s->behind_n++) % s->behind_cap] =
         (struct entry_ref){idx, dir_seq(store_at(s, idx))};
-}
-
-void store_disk_failed(struct block_store *s) {
-    s->st.disk_write_error++;
-    s->degraded_until = store_now(s) + STORE_DEGRADED_NS;
-    s->rescan_dirty = true;
 }
 
 static bool is_wanted(const struct block_store *s, struct entry_ref r) {
@@ -78,6 +73,7 @@ static void give_up(struct store_write *w, bool has_header) {
 static void on_header(struct disk_wait *wait, int rv) {
     struct store_write *w = CONTAINER_OF(wait, struct store_write, wait);
     struct block_store *s = w->s;
+    s->st.disk_write_error += rv < 0;
     if (is_ours(w) && rv < 0) {
         give_up(w, /* has_header= */ true);
     } else if (is_ours(w)) {
@@ -92,11 +88,12 @@ static void on_header(struct disk_wait *wait, int rv) {
 static void on_payload(struct disk_op *op) {
     struct store_write *w = CONTAINER_OF(op, struct store_write, op);
     struct block_store *s = w->s;
-    disk_tier_op_done(&s->disk);
     ram_tier_unref(&s->ram, w->ram_slot);
     if (op->rv < 0 || !is_ours(w)) {
-        if (op->rv < 0)
-            store_disk_failed(s);
+        if (op->rv < 0) {
+            s->st.disk_write_error++;
+            disk_tier_fail(&s->disk, op->rv, "write of a block");
+        }
         give_up(
             w, /* has_header= */ false); /* what the table says of the slot is as stale as it was */
         finish(w);
@@ -152,14 +149,16 @@ void store_behind_pump(struct block_store *s) {
     }
 }
 
-void store_behind_tick(struct block_store *s, uint64_t now) {
+void store_behind_tick(struct block_store *s) {
     if (!s->has_disk)
         return;
-    if (s->degraded_until && now >= s->degraded_until)
-        s->degraded_until = 0;
-    if (s->degraded_until)
-        return;
     disk_tier_tick(&s->disk);
+    if (s->disk.is_failing) {
+        /* Who waits for a read that hangs has better things to do. */
+        if (disk_tier_is_stalled(&s->disk))
+            store_reads_cancel(s, ERR_NOTFOUND);
+        return;
+    }
     if (s->rescan_dirty) {
         s->rescan_dirty = false;
         for (uint32_t i = 0; i < s->dir.n_fresh; i++) {

@@ -18,7 +18,8 @@ static void use_slot(struct block_store *s, uint32_t slot,
 }
 
 static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t checksum,
-                     uint32_t slot, struct store_ref *ret) {
+                     const uint8_t *writer, uint64_t time_ms, uint32_t slot,
+                     struct store_ref *ret) {
     const uint8_t *p = ram_tier_at(&s->ram, slot);
     *ret = (struct store_ref){
         .payload = p,
@@ -29,7 +30,9 @@ static void fill_ref(struct block_store *s, const struct store_ns *ns, uint64_t 
         .checksum = checksum,
         .file_off = slots_off(&s->ram.slots, slot),
         .slot = slot,
+        .time_ms = time_ms,
     };
+    memcpy(ret->writer, writer, sizeof(ret->writer));
     use_slot(s, slot, ram_tier_ref);
     s->st.now.refs++;
 }
@@ -47,7 +50,7 @@ static void tell_waiters(struct store_read *r, int rv, const struct store_ns *ns
         f->read = NULL;
         struct store_ref ref = {.slot = SLOT_NONE};
         if (rv == 0) {
-            fill_ref(s, ns, r->op.checksum, r->ram_slot, &ref);
+            fill_ref(s, ns, r->op.checksum, r->writer, r->time_ms, r->ram_slot, &ref);
             s->st.fetch_disk++;
         } else {
             s->st.fetch_miss++;
@@ -75,7 +78,6 @@ static void arrived(struct store_read *r) {
 static void on_read(struct disk_op *op) {
     struct store_read *r = CONTAINER_OF(op, struct store_read, op);
     struct block_store *s = r->s;
-    disk_tier_op_done(&s->disk);
     struct dir_entry *e = store_at(s, r->e.idx);
     bool is_live =
         store_ref_is_live(s, r->e) && e->ram == TIER_READING && e->slot[DIR_RAM] == r->ram_slot;
@@ -86,7 +88,11 @@ static void on_read(struct disk_op *op) {
     } else if (is_live) {
         s->st.disk_corrupt += rv == ERR_CORRUPT;
         s->st.disk_read_error += rv != ERR_CORRUPT;
-        store_remove(s, r->e.idx); /* the header too: it vouched for bytes that are not there */
+        if (rv != ERR_CORRUPT)
+            disk_tier_fail(&s->disk, rv, "read of a block");
+        /* Its headers too, old ones as well: they vouch for bytes that are not there. */
+        store_remove(s, r->e.idx);
+        disk_tier_clear_stale(&s->disk);
         rv = ERR_NOTFOUND;
     }
     s->st.now.reads_in_flight--;
@@ -118,6 +124,8 @@ static struct store_read *start_read(struct block_store *s, uint32_t idx) {
     }
     r->s = s;
     r->e = (struct entry_ref){idx, dir_seq(e)};
+    memcpy(r->writer, origins_at(&s->origins, (uint32_t)e->origin)->writer, sizeof(r->writer));
+    r->time_ms = e->time_ms;
     list_init(&r->waiters);
     r->op = (struct disk_op){
         .payload_bytes = s->ns[e->ns].shape.payload_bytes,
@@ -145,16 +153,22 @@ int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
                       const struct block_id *id, struct store_ref *ret_ref, store_fetch_cb cb,
                       void *arg) {
     uint32_t idx = dir_find(&s->dir, ns, id);
-    if (idx == DIR_NONE || store_at(s, idx)->state != DIR_RESIDENT ||
+    if (idx == DIR_NONE || !store_is_there(s, store_at(s, idx)) ||
         s->is_closing) {
         s->st.fetch_miss++;
         return ERR_NOTFOUND;
     }
     struct dir_entry *e = store_at(s, idx);
     if (entry_in_ram(e)) {
-        fill_ref(s, &s->ns[ns], e->checksum, e->slot[DIR_RAM], ret_ref);
+        fill_ref(s, &s->ns[ns], e->checksum,
+                 origins_at(&s->origins, (uint32_t)e->origin)->writer, e->time_ms,
+                 e->slot[DIR_RAM], ret_ref);
         s->st.fetch_ram++;
         return 1;
+    }
+    if (!store_disk_works(s)) { /* a read might fail or hang, and would drop the block */
+        s->st.fetch_miss++;
+        return ERR_NOTFOUND;
     }
     struct store_read *r = e->ram == TIER_READING
                                ? &s->reads[*dir_busy_with(e)]
@@ -175,8 +189,8 @@ void block_store_fetch_cancel(struct store_fetch *f) {
     f->read = NULL;
 }
 
-void store_reads_cancel(struct block_store *s) {
+void store_reads_cancel(struct block_store *s, int rv) {
     for (uint32_t i = 0; i < s->cfg.max_disk_reads; i++)
         if (s->reads[i].s && !list_empty(&s->reads[i].waiters))
-            tell_waiters(&s->reads[i], ERR_CANCELED, NULL);
+            tell_waiters(&s->reads[i], rv, NULL);
 }

@@ -25,7 +25,7 @@ uint32_t block_store_touch(struct block_store *s, uint32_t ns, const struct bloc
         uint32_t idx = dir_find(&s->dir, ns, &ids[i]);
         if (idx == DIR_NONE)
             continue;
-        n_resident += store_at(s, idx)->state == DIR_RESIDENT;
+        n_resident += store_is_there(s, store_at(s, idx));
         s->policy.ops->touch_branch(&s->policy, idx, &steps);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -119,10 +119,13 @@ int block_store_release(struct store_session *ss, uint64_t lease_id) {
 
 /* ---- lookup -------------------------------------------------------------------------------- */
 
-static enum store_where where_is(const struct dir_entry *e) {
-    if (e->state != DIR_RESIDENT)
+/* What lies on a failing disk is absent until that works again. */
+static enum store_where where_is(const struct block_store *s, const struct dir_entry *e) {
+    if (!store_is_there(s, e))
         return STORE_ABSENT;
-    return entry_in_ram(e) ? STORE_RAM : STORE_DISK;
+    if (entry_in_ram(e))
+        return STORE_RAM;
+    return store_disk_works(s) ? STORE_DISK : STORE_ABSENT;
 }
 
 static void count_lookup(struct block_store *s, const struct store_lookup *l) {
@@ -167,7 +170,7 @@ int block_store_lookup(struct block_store *s, struct store_session *ss, struct s
         if (i % DIR_PREFETCH_MAX == 0)
             dir_prefetch(&s->dir, l->ns, l->ids + i, l->n - i);
         uint32_t idx = dir_find(&s->dir, l->ns, &l->ids[i]);
-        l->where[i] = (uint8_t)(idx == DIR_NONE ? STORE_ABSENT : where_is(store_at(s, idx)));
+        l->where[i] = (uint8_t)(idx == DIR_NONE ? STORE_ABSENT : where_is(s, store_at(s, idx)));
         if (l->locs)
             l->locs[i] = (struct store_loc){0, 0};
         if (i >= l->have) {

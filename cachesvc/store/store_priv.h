@@ -6,7 +6,8 @@
  *   store_put.c      begin, fill, commit, abort
  *   store_fetch.c    RAM hit, disk read, promotion
  *   store_behind.c   RAM to disk, drain
- *   store_admin.c    evict, list, inspect
+ *   store_admin.c    list, inspect
+ *   store_evict.c    what an operator removes, and that it stays removed
  *   store_recover.c  directory from the disk's headers
  *
  * An entry index that outlives a call travels with the put sequence it was taken with (struct
@@ -19,9 +20,10 @@
 #include "cachesvc/store/origin.h"
 #include "cachesvc/store/policy.h"
 #include "cachesvc/store/ram_tier.h"
+#include "cachesvc/store/removal_log.h"
 
 #define STORE_MAX_WRITES 8
-#define STORE_DEGRADED_NS (5 * NS_PER_S)
+#define STORE_CLOSE_NS (20 * NS_PER_S) /* longer than any wait on the disk has */
 
 struct entry_ref {
     uint32_t idx;
@@ -32,7 +34,7 @@ struct store_ns {
     uint8_t digest[DIGEST_BYTES];
     struct store_ns_shape shape;
     uint32_t slot_bytes;
-    uint64_t n_tier[DIR_TIERS];
+    uint64_t n_blocks, n_tier[DIR_TIERS]; /* resident; by tier */
 };
 
 struct lease_item {
@@ -83,6 +85,8 @@ struct store_read {
     struct list waiters; /* store_fetch.link */
     struct block_store *s;
     struct entry_ref e;
+    uint8_t writer[STORE_WRITER_BYTES]; /* of the block, which may be gone when the read ends */
+    uint64_t time_ms;
     uint32_t ram_slot;
     bool is_bounce;
 };
@@ -95,6 +99,15 @@ struct store_write {
     uint32_t ram_slot, disk_slot;
 };
 
+/* A removal whose blocks are invisible, and are taken out of the directory a slice at a time. */
+struct store_sweep {
+    struct disk_removal r;
+    uint32_t ns; /* STORE_NONE: every one */
+    uint32_t at, end;
+    bool dry_run; /* only counts */
+    struct store_evict *ev; /* NULL: it has its numbers */
+};
+
 struct block_store {
     struct block_store_cfg cfg;
     const struct clock *clk;
@@ -104,7 +117,7 @@ struct block_store {
     struct policy policy;
     struct ram_tier ram;
     struct disk_tier disk;
-    bool has_disk, is_closing;
+    bool has_disk, disk_unusable, is_closing;
 
     struct store_ns *ns; /* [max_namespaces] */
     uint32_t *range_sizes; /* [max_namespaces][CHECKSUM_MAX_RANGES] */
@@ -130,18 +143,23 @@ struct block_store {
     uint64_t behind_head, behind_n, behind_cap;
     struct store_write writes[STORE_MAX_WRITES];
     struct list free_writes;
-    uint64_t degraded_until; /* mono ns, 0: the disk works */
-    bool rescan_dirty;       /* the ring lost some: look through the directory on tick */
+    bool rescan_dirty; /* the ring lost some: look through the directory on tick */
 
-    struct list evicts; /* store_evict.link waiting for the sync */
-    struct disk_wait evict_wait;
-    bool evict_waiting;
-    int evict_rv;
+    struct removal_log removals;
+    uint64_t newest_ms;       /* put time of the newest block seen */
+    uint64_t expire_at;       /* mono ns */
+    struct store_sweep sweeps[STORE_MAX_SWEEPS];
+    uint32_t n_sweeps;
+    struct list evicts;       /* store_evict.link: not answered yet */
+    struct disk_wait evict_wait, clear_wait;
+    bool evict_waiting, clear_waiting;
+    uint64_t evict_seq, synced_seq; /* last record that the wait under way covers; that is synced */
 
     block_store_cb drain_cb, close_cb;
     void *drain_arg, *close_arg;
     struct disk_wait drain_wait;
     bool drain_waiting;
+    uint64_t close_by; /* mono ns */
 };
 
 static inline struct dir_entry *store_at(const struct block_store *s, uint32_t idx) {
@@ -161,7 +179,17 @@ static inline bool entry_in_ram(const struct dir_entry *e) {
     return e->ram == TIER_CLEAN || e->ram == TIER_DIRTY;
 }
 static inline bool store_disk_works(const struct block_store *s) {
-    return s->has_disk && s->degraded_until == 0;
+    return s->has_disk && !s->disk.is_failing;
+}
+/* Resident, and not of what an operator removed. */
+bool store_is_doomed(const struct block_store *s, const struct dir_entry *e);
+static inline bool store_is_there(const struct block_store *s, const struct dir_entry *e) {
+    return e->state == DIR_RESIDENT && (s->n_sweeps == 0 || !store_is_doomed(s, e));
+}
+/* Unix ms as the pool counts: never before a block or a removal that is there. */
+static inline uint64_t store_pool_ms(const struct block_store *s) {
+    uint64_t now = clock_wall_ns(s->clk) / NS_PER_MS;
+    return MAX(now, MAX(s->newest_ms, s->removals.max_before_ms + 1));
 }
 
 /* Keep entry states, the policy's lists and the gauges in step. The slot must be there. */
@@ -192,21 +220,29 @@ bool store_orphan_below(const struct block_store *s, uint32_t parent);
 void store_remove(struct block_store *s, uint32_t idx);
 
 /* store_put.c */
-void store_abort_filling(struct block_store *s, uint32_t idx);
+/* Aborts the open blocks that are meant; how many, and their payload bytes. */
+uint64_t store_put_abort(struct block_store *s,
+                         bool (*is_meant)(void *arg, const struct dir_entry *e), void *arg,
+                         uint64_t *ret_bytes);
 void store_put_free(struct store_put *p);
 void store_put_tick(struct block_store *s, uint64_t now);
 /* store_fetch.c */
-void store_reads_cancel(struct block_store *s);
+void store_reads_cancel(struct block_store *s, int rv);
 /* store_behind.c */
 void store_behind_push(struct block_store *s, uint32_t idx);
 void store_behind_pump(struct block_store *s);
-void store_behind_tick(struct block_store *s, uint64_t now);
+void store_behind_tick(struct block_store *s);
 void store_behind_encode(void *arg, uint32_t owner, struct disk_slot_hdr *ret);
-void store_disk_failed(struct block_store *s);
 /* store_lookup.c */
 void store_lease_tick(struct block_store *s, uint64_t now);
-/* store_admin.c */
-void store_evict_progress(struct block_store *s);
+/* store_evict.c */
+void store_evict_tick(struct block_store *s, uint64_t now);
+void store_evict_close(struct block_store *s);
+bool store_removal_matches(const struct block_store *s, uint32_t ns, const struct block_id *id,
+                           const uint8_t *writer, uint64_t group, uint64_t time_ms);
+int store_log_open(void *arg, uint32_t n_records);
+int store_log_decode(void *arg, uint32_t page, const uint8_t p[DISK_PAGE]);
+void store_log_encode(void *arg, uint32_t page, uint8_t ret[DISK_PAGE]);
 /* store_recover.c */
 int store_recover(struct block_store *s, struct errbuf *eb);
 /* block_store.c */

@@ -52,10 +52,17 @@ static enum store_put_status inherited(const struct store_put_args *a, const uin
             continue;
         if (status[k] == STORE_PUT_BAD)
             return STORE_PUT_BAD;
-        bool is_refused = status[k] == STORE_PUT_BUSY || status[k] == STORE_PUT_CONFLICT;
+        bool is_refused = status[k] == STORE_PUT_BUSY || status[k] == STORE_PUT_CONFLICT ||
+                          status[k] == STORE_PUT_REMOVED;
         return is_refused ? STORE_PUT_BUSY : STORE_PUT_WANTED;
     }
     return STORE_PUT_WANTED;
+}
+
+/* When the block was first put: what the client says of it, but nothing comes from the future. */
+static uint64_t origin_ms(const struct block_store *s, const struct store_put_block *b) {
+    uint64_t now = store_pool_ms(s);
+    return b->time_ms ? MIN(b->time_ms, now) : now;
 }
 
 /* Entry and slot for a block nobody has. */
@@ -65,7 +72,7 @@ static enum store_put_status begin_block(struct block_store *s, struct store_put
     uint32_t slot_bytes = s->ns[a->ns].slot_bytes;
     if (s->st.now.put_bytes + slot_bytes > s->cfg.max_put_bytes || !store_ensure_entries(s, 2))
         return STORE_PUT_BUSY;
-    int origin = origins_take(&s->origins, a->writer, a->group);
+    int origin = origins_take(&s->origins, b->writer ? b->writer : a->writer, a->group);
     if (origin < 0)
         return STORE_PUT_BUSY;
     /* Making room may have taken the hole, so look only now. */
@@ -78,6 +85,7 @@ static enum store_put_status begin_block(struct block_store *s, struct store_put
     e->depth = b->depth & DIR_DEPTH_MAX;
     e->checksum = b->checksum;
     e->origin = (uint64_t)origin & UINT16_MAX;
+    e->time_ms = origin_ms(s, b) & DIR_TIME_MAX;
     if (e->parent == DIR_NONE && parent != DIR_NONE)
         dir_link_parent(&s->dir, idx, parent);
     dir_set_state(&s->dir, idx, DIR_FILLING); /* holds all ancestors from here on */
@@ -112,6 +120,7 @@ static void count_status(struct block_store *s, uint8_t status) {
     s->st.conflict += status == STORE_PUT_CONFLICT;
     s->st.put_busy += status == STORE_PUT_BUSY;
     s->st.put_bad += status == STORE_PUT_BAD;
+    s->st.put_removed += status == STORE_PUT_REMOVED;
 }
 
 static enum store_put_status offer(struct block_store *s, struct store_put *p, const struct store_put_args *a,
@@ -119,7 +128,15 @@ static enum store_put_status offer(struct block_store *s, struct store_put *p, c
     const struct store_put_block *b = &a->blocks[i];
     if (b->depth > DIR_DEPTH_MAX || !parent_fits(s, a->ns, b))
         return STORE_PUT_BAD;
+    if (store_removal_matches(s, a->ns, &b->id, b->writer ? b->writer : a->writer, a->group,
+                              origin_ms(s, b)))
+        return STORE_PUT_REMOVED;
     uint32_t idx = dir_find(&s->dir, a->ns, &b->id);
+    if (idx != DIR_NONE && store_at(s, idx)->state == DIR_RESIDENT &&
+        !store_is_there(s, store_at(s, idx))) {
+        store_remove(s, idx); /* its sweep has not come to it yet */
+        idx = dir_find(&s->dir, a->ns, &b->id);
+    }
     enum store_put_status st =
         idx == DIR_NONE ? STORE_PUT_WANTED : offer_known(s, b, store_at(s, idx));
     if (st == STORE_PUT_WANTED)
@@ -192,7 +209,8 @@ static void publish(struct block_store *s, struct store_put *p, struct put_blk *
     release_bytes(s, p);
     b->state = PUT_BLK_DONE;
     dir_set_seq(e, ++s->seq);
-    e->time_ms = clock_wall_ns(s->clk) / NS_PER_MS & DIR_TIME_MAX;
+    s->newest_ms = MAX(s->newest_ms, (uint64_t)e->time_ms);
+    s->ns[e->ns].n_blocks++;
     e->foreign = 0;
     dir_set_state(&s->dir, idx, DIR_RESIDENT);
     store_set_orphan(s, idx, store_orphan_below(s, e->parent));
@@ -366,18 +384,52 @@ void block_store_put_unfilled(struct block_store *s, struct store_fill *f) {
 
 /* ---- end ----------------------------------------------------------------------------------- */
 
-void store_abort_filling(struct block_store *s, uint32_t idx) {
-    struct store_put *p = &s->puts[*dir_busy_with(store_at(s, idx))];
+static bool is_open(const struct put_blk *b) {
+    return b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED;
+}
+
+/* True: a commit was called back, which may have ended any put. */
+static bool abort_in_put(struct block_store *s, struct store_put *p,
+                         bool (*is_meant)(void *arg, const struct dir_entry *e), void *arg,
+                         uint64_t *n) {
     for (uint32_t i = 0; i < p->n; i++) {
         struct put_blk *b = &p->blk[i];
-        bool is_alive =
-            b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED;
-        if (is_alive && b->entry == idx) {
-            kill_block(s, p, b);
-            return;
-        }
+        if (!is_open(b) || !is_meant(arg, store_at(s, b->entry)))
+            continue;
+        bool calls_back = b->commit && b->commit->n_wait == 1;
+        (*n)++;
+        kill_block(s, p, b);
+        if (calls_back)
+            return true;
     }
-    UNREACHABLE("a filling entry belongs to a put");
+    return false;
+}
+
+uint64_t store_put_abort(struct block_store *s,
+                         bool (*is_meant)(void *arg, const struct dir_entry *e), void *arg,
+                         uint64_t *ret_bytes) {
+    uint64_t n = 0;
+    bool again;
+    *ret_bytes = 0;
+    do {
+        again = false;
+        LIST_FOREACH(&s->live_sessions, l) {
+            struct store_session *ss = LIST_ENTRY(l, struct store_session, link);
+            LIST_FOREACH(&ss->puts, k) {
+                struct store_put *p = LIST_ENTRY(k, struct store_put, link);
+                uint64_t n_here = 0;
+                uint64_t payload = s->ns[p->ns].shape.payload_bytes;
+                again = abort_in_put(s, p, is_meant, arg, &n_here);
+                n += n_here;
+                *ret_bytes += n_here * payload;
+                if (again)
+                    break;
+            }
+            if (again)
+                break;
+        }
+    } while (again);
+    return n;
 }
 
 /* Children before parents, so that no hole is made and filled with nothing. The handle goes first

@@ -148,6 +148,7 @@ void store_lose_bytes(struct block_store *s, uint32_t idx) {
           !e->list);
     if (e->state == DIR_RESIDENT) {
         s->st.now.blocks--;
+        s->ns[e->ns].n_blocks--;
         if (s->cfg.on_gone)
             s->cfg.on_gone(s->cfg.hook_arg, &e->id);
     }
@@ -465,7 +466,7 @@ void store_remove(struct block_store *s, uint32_t idx) {
         store_set_disk(s, idx, TIER_NONE);
         /* A payload in flight has no header yet; its write gives the slot back when it ends. */
         if (disk_tier_side(&s->disk, e->slot[DIR_DISK])->state == DS_LIVE)
-            disk_tier_clear(&s->disk, e->slot[DIR_DISK]);
+            disk_tier_forget(&s->disk, e->slot[DIR_DISK], /* has_header= */ true);
         e->slot[DIR_DISK] = SLOT_NONE;
     }
     store_lose_bytes(s, idx);

@@ -113,7 +113,8 @@ static void put_chain(struct real *r, uint32_t chain) {
 
 static void evict_chain(struct real *r, uint32_t chain, int fd) {
     struct block_id id = fx_id(chain, 0);
-    struct store_filter f = {.ids = &id, .n_ids = 1, .descendants = true};
+    struct store_filter f = {
+        .ids = &id, .n_ids = 1, .by_ns = true, .digest = {4}, .descendants = true};
     struct store_evict ev;
     int rv = 1;
     say(fd, 'e', chain);

@@ -1,7 +1,7 @@
 /* slotdump - what the headers of a disk tier's file say, and with --verify whether the payloads agree.
  *
  *   slotdump [--all] [--verify] FILE      FILE: incipit.blocks, or the folder that holds it
- *     --all       empty and stale slots, too
+ *     --all       empty and stale slots and the removal log's records, too
  *     --verify    read each payload and compare its checksums
  *
  * Reads only, and takes no lock: of a node that runs it shows some moment's headers. Exit code 1 when
@@ -43,14 +43,14 @@ static const char *hex(const uint8_t *p, size_t n, char *ret) {
     return ret;
 }
 
-static void print_time(uint64_t s) {
-    time_t t = (time_t)s;
+static void print_time(uint64_t ms) {
+    time_t t = (time_t)(ms / 1000);
     struct tm tm;
     char text[32];
-    if (gmtime_r(&t, &tm) && strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm))
-        printf("%s", text);
+    if (gmtime_r(&t, &tm) && strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm))
+        printf("%s.%03uZ", text, (unsigned)(ms % 1000));
     else
-        printf("%llu", (unsigned long long)s);
+        printf("%llu", (unsigned long long)ms);
 }
 
 static void print_slot(const struct disk_slot_hdr *h) {
@@ -60,17 +60,21 @@ static void print_slot(const struct disk_slot_hdr *h) {
         printf("  parent %s%s", hex(h->parent.b, BLOCK_ID_BYTES, b),
                h->flags & DISK_SLOT_FOREIGN_PARENT ? " (of another node)" : "");
     printf("\n    namespace %s\n    put %llu at ", hex(h->ns, DIGEST_BYTES, a), (unsigned long long)h->put_seq);
-    print_time(h->put_time_s);
+    print_time(h->put_time_ms);
     printf("  writer %s  group %llu\n", hex(h->writer, sizeof(h->writer), b), (unsigned long long)h->group);
     printf("    generation %llu  payload %u bytes, %u ranges  checksum %016llx\n", (unsigned long long)h->generation,
            h->payload_len, h->n_ranges, (unsigned long long)h->checksum);
+    if (h->encoding != DISK_ENC_RAW)
+        printf("    stored in %u bytes, encoding %u\n", h->stored_len, h->encoding);
 }
 
 /* The payload's ranges against the sums behind it, sums and id against the header. NULL: they agree. */
 static const char *verify(const uint8_t *slot, const struct disk_slot_hdr *h) {
     uint64_t sums[CHECKSUM_MAX_RANGES], in_slot[CHECKSUM_MAX_RANGES];
     uint32_t sizes[CHECKSUM_MAX_RANGES], at = 0;
-    struct wire_cur c = wire_cur_read(slot + h->payload_len, 12 * (size_t)h->n_ranges);
+    if (h->encoding != DISK_ENC_RAW)
+        return "an encoding that this program does not know";
+    struct wire_cur c = wire_cur_read(slot + disk_trailer_off(h->stored_len), 12 * (size_t)h->n_ranges);
     for (uint32_t i = 0; i < h->n_ranges; i++)
         in_slot[i] = wire_cur_u64(&c);
     for (uint32_t i = 0; i < h->n_ranges; i++) {
@@ -119,7 +123,7 @@ static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uin
     d->n_blocks++;
     printf("  slot at %llu: ", (unsigned long long)slot_off);
     print_slot(&h);
-    if (h.payload_len + 12ull * h.n_ranges > eh->slot_bytes) {
+    if (disk_slot_need(h.stored_len, h.n_ranges) > eh->slot_bytes) {
         broken(d, entry_off, "payload and trailer are longer than the slot");
         return 0;
     }
@@ -173,22 +177,71 @@ static int dump_extent(struct dump *d, uint64_t number, uint64_t off) {
     return ours ? dump_table(d, &eh, off) : 0;
 }
 
-static int dump_file(struct dump *d) {
+static void print_removal(const struct disk_removal *r) {
+    static const char *const kinds[] = {"", "all", "writer", "id", "group"};
+    char ns[2 * DIGEST_BYTES + 1], key[2 * 32 + 1];
+    printf("  removal %llu: %s %s of namespace %s, put ", (unsigned long long)r->seq, kinds[r->kind],
+           r->kind == DISK_REMOVE_ALL ? "" : hex(r->key, sizeof(r->key), key), hex(r->ns, sizeof(r->ns), ns));
+    print_time(r->from_ms);
+    printf(" to ");
+    print_time(r->before_ms);
+    printf("\n");
+}
+
+static int dump_log(struct dump *d) {
     uint8_t page[DISK_PAGE];
+    uint64_t n = 0;
+    for (uint64_t off = 0; off < d->super.log_bytes; off += sizeof(page)) {
+        int rv = read_at(d, page, sizeof(page), d->super.log_off + off);
+        if (rv < 0)
+            return rv;
+        for (uint32_t i = 0; i < sizeof(page); i += DISK_REMOVAL_BYTES) {
+            struct disk_removal r;
+            rv = disk_removal_decode(page + i, &r);
+            if (rv == ERR_CORRUPT)
+                broken(d, d->super.log_off + off + i, "removal record");
+            n += rv == 0;
+            if (rv == 0 && d->all)
+                print_removal(&r);
+        }
+    }
+    printf("%llu records in the removal log, room for %llu\n", (unsigned long long)n,
+           (unsigned long long)(d->super.log_bytes / DISK_REMOVAL_BYTES));
+    return 0;
+}
+
+/* Either copy serves; what is broken of one is said. */
+static int read_super(struct dump *d) {
+    uint8_t page[DISK_PAGE];
+    int rv[2];
+    for (int i = 1; i >= 0; i--) { /* the first copy, when it is whole, holds */
+        rv[i] = read_at(d, page, sizeof(page), (uint64_t)i * DISK_PAGE);
+        if (rv[i] == 0)
+            rv[i] = disk_super_decode(page, &d->super);
+    }
+    if (rv[0] < 0 && rv[1] < 0)
+        return rv[0];
+    for (int i = 0; i < 2; i++)
+        if (rv[i] < 0)
+            broken(d, (uint64_t)i * DISK_PAGE, "one copy of the super block");
+    return 0;
+}
+
+static int dump_file(struct dump *d) {
     char id[2 * DISK_STORE_ID_BYTES + 1];
-    int rv = read_at(d, page, sizeof(page), 0);
-    if (rv == 0)
-        rv = disk_super_decode(page, &d->super);
+    int rv = read_super(d);
     if (rv < 0)
         return rv;
-    if (d->super.extent_bytes > MAX_EXTENT_BYTES)
+    uint64_t head = d->super.log_off + d->super.log_bytes;
+    if (d->super.extent_bytes > MAX_EXTENT_BYTES || head > d->file_bytes)
         return ERR_CORRUPT;
-    uint64_t n = (d->file_bytes - DISK_PAGE) / d->super.extent_bytes;
+    uint64_t n = (d->file_bytes - head) / d->super.extent_bytes;
     printf("store %s: %llu extents of %llu bytes, smallest slot %u bytes\n",
            hex(d->super.store_id, DISK_STORE_ID_BYTES, id), (unsigned long long)n,
            (unsigned long long)d->super.extent_bytes, d->super.min_slot_bytes);
+    rv = dump_log(d);
     for (uint64_t i = 0; rv == 0 && i < n; i++)
-        rv = dump_extent(d, i, DISK_PAGE + i * d->super.extent_bytes);
+        rv = dump_extent(d, i, head + i * d->super.extent_bytes);
     if (rv == 0)
         printf("%llu extents in use, %llu blocks%s, %llu empty and %llu stale slots, %llu broken\n",
                (unsigned long long)d->n_extents, (unsigned long long)d->n_blocks, d->verify ? " read" : "",
@@ -233,7 +286,7 @@ int main(int argc, char **argv) {
     if (rv == 0)
         rv = dump_file(&d);
     if (rv < 0)
-        fprintf(stderr, "slotdump: %s: %s\n", path, rv == ERR_NOTFOUND ? "no disk tier's file" : err_text(rv));
+        fprintf(stderr, "slotdump: %s: %s\n", path, rv == ERR_UNSUPPORTED ? "a block file of another format" : "no disk tier's file, or a broken one");
     if (d.fd >= 0)
         close(d.fd);
     return rv < 0 || d.n_broken;

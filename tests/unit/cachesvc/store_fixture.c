@@ -15,10 +15,13 @@ static int submit(struct disk_exec *exec, struct disk_op *op) {
 }
 
 static void run_op(struct fx_exec *x, struct disk_op *op) {
-    bool is_write = op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC;
+    bool is_write =
+        op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
     x->n_writes += is_write;
-    if (x->is_dead || (is_write && (x->fail_all || x->n_writes == x->fail_write)) ||
-        (x->fail_reads && op->kind == DISK_READ_BLOCK)) {
+    if (x->is_dead || x->n_ops == x->fail_op ||
+        (is_write && (x->fail_all || x->n_writes == x->fail_write)) ||
+        (x->fail_reads && op->kind == DISK_READ_BLOCK) ||
+        (x->fail_syncs && op->kind != DISK_READ_BLOCK && op->kind != DISK_WRITE)) {
         op->rv = -EIO;
         return;
     }
@@ -31,22 +34,46 @@ static void run_op(struct fx_exec *x, struct disk_op *op) {
         return;
     }
     disk_op_run(op);
+    if (x->crash && op->rv == 0)
+        crash_disk_did(x->crash, op);
+}
+
+/* Ops that are in the executor together may end in any order. */
+static struct list *pick(struct fx_exec *x) {
+    uint32_t n = 0;
+    LIST_FOREACH(&x->queue, l)
+        n++;
+    if (n == 0)
+        return NULL;
+    uint32_t k = x->shuffle ? (uint32_t)(crash_rand(&x->shuffle) % n) : 0;
+    struct list *l = x->queue.next;
+    while (k-- > 0)
+        l = l->next;
+    list_remove(l);
+    return l;
 }
 
 static bool run_one(struct fx_exec *x) {
-    struct list *l = x->queue.next;
-    if (list_empty(&x->queue))
+    struct list *l = pick(x);
+    if (!l)
         return false;
-    if (x->shuffle) {
-        x->shuffle = x->shuffle * 6364136223846793005ull + 1442695040888963407ull;
-        for (uint32_t n = (uint32_t)(x->shuffle >> 40) % 8; n > 0; n--)
-            l = l->next == &x->queue ? x->queue.next : l->next;
-    }
-    list_remove(l);
     struct disk_op *op = LIST_ENTRY(l, struct disk_op, link);
+    if (++x->n_ops == x->hang_op && !x->is_dead) {
+        list_push_back(&x->hung, &op->link);
+        return true;
+    }
     run_op(x, op);
     op->done(op);
     return true;
+}
+
+bool store_fx_run_one(struct store_fx *f) {
+    return run_one(&f->x);
+}
+
+void store_fx_unhang(struct store_fx *f) {
+    for (struct list *l; (l = list_pop_front(&f->x.hung));)
+        list_push_back(&f->x.queue, l);
 }
 
 void store_fx_pump(struct store_fx *f) {
@@ -81,18 +108,27 @@ static void on_visible(void *arg, const struct block_id *id) {
     ((struct store_fx *)arg)->n_visible++;
 }
 
+static void on_note(void *arg, enum store_note level, const char *text) {
+    struct store_fx *f = arg;
+    f->n_notes++;
+    snprintf(f->note, sizeof(f->note), "%d %s", (int)level, text);
+}
+
 int store_fx_start(struct store_fx *f, struct errbuf *eb) {
-    f->x = (struct fx_exec){.shuffle = f->x.shuffle};
-    f->x.exec.submit = submit;
+    f->x = (struct fx_exec){
+        .exec = {.submit = submit}, .crash = f->x.crash, .shuffle = f->x.shuffle};
     list_init(&f->x.queue);
+    list_init(&f->x.hung);
     f->cfg.exec = &f->x.exec;
     f->cfg.hook_arg = f;
     f->cfg.clk = &f->clk;
     int rv = block_store_open(&f->s, &f->cfg, eb);
     if (rv < 0)
         return rv;
+    if (f->x.crash)
+        crash_disk_settle(f->x.crash);
     assert_int_equal(block_store_session_open(f->s, &f->ss), 0);
-    uint8_t digest[DIGEST_BYTES] = {1, 2, 3};
+    uint8_t digest[DIGEST_BYTES] = FX_DIGEST;
     assert_int_equal(block_store_ns_register(f->s, digest, &fx_shape, &f->ns, eb), 0);
     return 0;
 }
@@ -104,7 +140,7 @@ void store_fx_open(struct store_fx *f, uint32_t n_ram, uint32_t n_disk) {
 void store_fx_open_with(struct store_fx *f, uint32_t n_ram, uint32_t n_disk,
                         void (*change)(struct block_store_cfg *c)) {
     *f = (struct store_fx){
-        .clk = {fx_mono, fx_wall}, .now_ns = NS_PER_S, .wall_ns = 1000000 * NS_PER_S};
+        .clk = {fx_mono, fx_wall}, .now_ns = NS_PER_S, .wall_ns = FX_WALL_S * NS_PER_S};
     uint32_t head = (n_ram + 1) * 8 + 4096; /* generation table, generously */
     f->cfg = (struct block_store_cfg){
         .ram_bytes = (uint64_t)n_ram * FX_SLOT + head / FX_SLOT * FX_SLOT,
@@ -123,6 +159,7 @@ void store_fx_open_with(struct store_fx *f, uint32_t n_ram, uint32_t n_disk,
         .buffered_io = true,
         .on_gone = on_gone,
         .on_visible = on_visible,
+        .on_note = on_note,
     };
     if (n_disk) {
         /* memory where there is some: the syncs of a shared disk would cost minutes, and prove
@@ -132,7 +169,8 @@ void store_fx_open_with(struct store_fx *f, uint32_t n_ram, uint32_t n_disk,
         assert_non_null(mkdtemp(f->dir));
         f->cfg.data_dir = f->dir;
         f->cfg.disk_extent_bytes = 4096 + 2 * 4096 + 16 * FX_SLOT;
-        f->cfg.disk_bytes = 4096 + n_disk / 16 * f->cfg.disk_extent_bytes;
+        f->cfg.removal_records = FX_RECORDS;
+        f->cfg.disk_bytes = FX_HEAD + n_disk / 16 * f->cfg.disk_extent_bytes;
         f->cfg.bounce_bytes = f->cfg.ram_extent_bytes;
         f->cfg.ram_bytes += f->cfg.bounce_bytes;
     }
@@ -160,6 +198,7 @@ void store_fx_stop(struct store_fx *f, bool crash) {
     if (!crash)
         store_fx_drain(f);
     f->x.is_dead |= crash;
+    store_fx_unhang(f);
     int rv = 1;
     block_store_close(f->s, on_done, &rv);
     for (int i = 0; rv == 1 && i < 1000; i++) {
@@ -169,6 +208,8 @@ void store_fx_stop(struct store_fx *f, bool crash) {
     }
     assert_int_equal(rv, 0);
     f->s = NULL;
+    if (crash && f->x.crash)
+        crash_disk_crash(f->x.crash);
 }
 
 void store_fx_restart(struct store_fx *f, bool crash) {

@@ -1,7 +1,7 @@
 /* store_fixture.h - a small store on a fake clock, with disk work run by hand.
  *
- * Ops wait in a queue until store_fx_pump(); they can fail, be torn, or be lost (a crash: what was
- * not written yet never will be). Blocks are numbered chains: block (chain, depth) has an id, a
+ * Ops wait in a queue until store_fx_pump(); they can fail, hang, be torn, or be lost (a crash: what
+ * was not written yet never will be; with a crash_disk also what was not synced). Blocks are numbered chains: block (chain, depth) has an id, a
  * payload and a checksum that follow from the two numbers and a variant. */
 #pragma once
 
@@ -13,12 +13,17 @@
 
 #include "cachesvc/store/block_store.h"
 #include "cachesvc/store/disk_io.h"
+#include "tests/unit/cachesvc/crash_disk.h"
 
 #define FX_PAYLOAD 4032u /* with 4 ranges: one 4 KiB slot */
 #define FX_RANGES 4u
 extern const uint32_t fx_range_sizes[FX_RANGES];
 extern const struct store_ns_shape fx_shape;
 #define FX_SLOT 4096u
+#define FX_DIGEST {1, 2, 3}
+#define FX_RECORDS 64u /* of the removal log: two pages */
+#define FX_HEAD (4 * 4096u) /* super block, twice, and the log */
+#define FX_WALL_S 1700000000ull
 
 struct fx_exec {
     struct disk_exec exec;
@@ -29,8 +34,12 @@ struct fx_exec {
     uint32_t tear_write; /* only tear_bytes of this write reach the file, then the power is gone */
     uint32_t tear_bytes;
     bool is_dead; /* nothing reaches the file any more */
-    bool fail_reads;
-    uint64_t shuffle; /* not 0: ops end in random order, from this seed on */
+    bool fail_reads, fail_syncs;
+    uint32_t n_ops, fail_op; /* the op with this number (from 1) fails with EIO; 0: none */
+    uint32_t hang_op;        /* and this one comes back only when store_fx_unhang() says so */
+    struct list hung;
+    uint64_t shuffle;         /* not 0: seed of the order in which ops end */
+    struct crash_disk *crash; /* NULL: a sync changes nothing */
 };
 
 struct store_fx {
@@ -42,7 +51,8 @@ struct store_fx {
     struct clock clk;
     uint64_t now_ns, wall_ns;
     char dir[64]; /* empty without a disk */
-    uint32_t n_gone, n_visible;
+    uint32_t n_gone, n_visible, n_notes;
+    char note[512]; /* the last one, with its level in front */
 };
 
 /* n_ram, n_disk: slots of 4 KiB in extents of 8 and 16; n_disk 0: RAM only. */
@@ -56,6 +66,8 @@ void store_fx_restart(struct store_fx *f, bool crash);
 void store_fx_stop(struct store_fx *f, bool crash);
 int store_fx_start(struct store_fx *f, struct errbuf *eb);
 void store_fx_pump(struct store_fx *f); /* runs disk work until there is none, ticks */
+bool store_fx_run_one(struct store_fx *f); /* one op; false: there is none */
+void store_fx_unhang(struct store_fx *f);
 void store_fx_drain(struct store_fx *f);
 
 struct block_id fx_id(uint32_t chain, uint32_t depth);

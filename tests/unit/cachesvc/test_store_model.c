@@ -139,7 +139,11 @@ static void step_evict(struct model *m) {
     uint32_t c = draw(m, CHAINS), d = draw(m, DEPTH);
     struct block_id id = fx_id(c, d);
     bool below = draw(m, 2), all = draw(m, 12) == 0;
-    struct store_filter f = {.ids = all ? NULL : &id, .n_ids = 1, .descendants = below};
+    struct store_filter f = {.ids = all ? NULL : &id,
+                             .n_ids = 1,
+                             .descendants = below,
+                             .by_ns = !all,
+                             .digest = FX_DIGEST};
     (void)store_fx_evict(&m->f, &f);
     for (uint32_t i = 0; i < CHAINS; i++)
         for (uint32_t k = 0; k < DEPTH; k++)

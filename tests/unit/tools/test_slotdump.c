@@ -62,6 +62,9 @@ static void test_slotdump_shows_blocks_and_finds_broken_ones(void **state) {
     assert_int_equal(store_fx_put(&f, 1, 0, 4), 4);
     assert_int_equal(store_fx_put(&f, 2, 0, 2), 2);
     store_fx_drain(&f);
+    struct block_id gone = fx_id(3, 0);
+    struct store_filter one = {.ids = &gone, .n_ids = 1, .by_ns = true, .digest = FX_DIGEST};
+    assert_int_equal(store_fx_evict(&f, &one), 0);
     store_fx_stop(&f, false);
 
     assert_int_equal(run(&f, "--verify", out, sizeof(out)), 0);
@@ -74,6 +77,8 @@ static void test_slotdump_shows_blocks_and_finds_broken_ones(void **state) {
     assert_int_equal(count(out, ": empty"), 0);
     assert_int_equal(run(&f, "--all", out, sizeof(out)), 0);
     assert_true(count(out, ": empty") > 0);
+    assert_int_equal(count(out, "removal 1: id "), 1);
+    assert_non_null(strstr(out, "1 records in the removal log, room for 64\n"));
 
     /* A payload byte of the first block: only --verify reads it. */
     unsigned long long slot_off, broken_off;
@@ -85,13 +90,17 @@ static void test_slotdump_shows_blocks_and_finds_broken_ones(void **state) {
     assert_int_equal(sscanf(strstr(out, "  at "), "  at %llu: BROKEN: the payload's", &broken_off), 1);
     assert_int_equal(broken_off, slot_off);
 
-    /* A byte of the first slot header: behind the super block and the extent's header. */
-    flip(&f, 2 * DISK_PAGE + 70);
+    /* A byte of the first slot header: behind the file's head and the extent's header. */
+    flip(&f, FX_HEAD + DISK_PAGE + 70);
     assert_int_equal(run(&f, "", out, sizeof(out)), 1);
     assert_int_equal(count(out, ": id "), 5);
     assert_int_equal(count(out, "BROKEN: slot header"), 1);
 
     flip(&f, 0);
+    assert_int_equal(run(&f, "", out, sizeof(out)), 1);
+    assert_int_equal(count(out, "BROKEN: one copy of the super block"), 1);
+    assert_int_equal(count(out, ": id "), 5); /* the other copy serves */
+    flip(&f, DISK_PAGE);
     assert_int_equal(run(&f, "", out, sizeof(out)), 1);
     assert_non_null(strstr(out, "no disk tier's file"));
     flip(&f, 0);
