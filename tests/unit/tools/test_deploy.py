@@ -21,6 +21,11 @@ import sys
 import tempfile
 import unittest
 
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
 ROOT, CACHESVC, WORKER, CTL, NAMES = (pathlib.Path(a) for a in sys.argv[1:6])
 DEPLOY = ROOT / "deploy"
 PROGRAMS = {"cachesvc": CACHESVC, "worker": WORKER}
@@ -118,7 +123,7 @@ class Deploy(unittest.TestCase):
         rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
         names = self.metric_names() | set(re.findall(r"record: (\S+)", rules))
         self.assertGreater(len(names), 100)
-        files = [*(DEPLOY / "monitoring").iterdir(), DEPLOY / "RUNBOOK.md"]
+        files = [*sorted((DEPLOY / "monitoring").glob("*.*")), DEPLOY / "RUNBOOK.md"]
         n = 0
         for path in files:
             text = path.read_text()
@@ -161,6 +166,47 @@ class Deploy(unittest.TestCase):
         r = run(exe, "-c", "-f", DEPLOY / "haproxy" / "haproxy.cfg", "-f", DEPLOY / "haproxy" / "stats.cfg")
         self.assertEqual(r.returncode, 0, r.stdout)
         self.assertNotIn("WARNING", r.stdout)
+
+    @unittest.skipUnless(yaml, "no PyYAML")
+    def test_compose_services_are_boxed_in_and_watched(self):
+        """E20: no health checks for the public images, no limits, all capabilities, logs without an end."""
+        services = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"]
+        watched = {"redis", "haproxy", "prometheus", "grafana"}  # ours have HEALTHCHECK in their images
+        self.assertEqual({n for n, s in services.items() if "healthcheck" in s}, watched)
+        for name, s in services.items():
+            for key, want in (("cap_drop", ["ALL"]), ("read_only", True),
+                              ("security_opt", ["no-new-privileges:true"])):
+                self.assertEqual(s.get(key), want, (name, key))
+            self.assertTrue(s["mem_limit"] and s["pids_limit"] and s["logging"]["options"]["max-size"], name)
+        self.assertEqual({n for n, s in services.items() if "monitoring" in s.get("profiles", [])},
+                         {"prometheus", "grafana"})
+        for path in ("monitoring/prometheus.yaml", "compose/grafana/datasources/prometheus.yaml",
+                     "compose/grafana/dashboards/incipit.yaml"):
+            self.assertTrue(yaml.safe_load((DEPLOY / path).read_text()), path)
+
+    def test_make_tokens_makes_what_is_lost_or_says_why_not(self):
+        """E20: with one of its files lost it made nothing, in silence."""
+        def make(d):
+            return subprocess.run(["sh", DEPLOY / "compose/make-tokens", d], capture_output=True, text=True, timeout=10)
+        names = ("node_tokens", "worker_token", "admin_token")
+        for lost in ((), *[(n,) for n in names], names[1:]):
+            with tempfile.TemporaryDirectory() as tmp:
+                d = pathlib.Path(tmp)
+                self.assertEqual(make(d).returncode, 0)
+                texts = {n: (d / n).read_text() for n in names}
+                for n in lost:
+                    (d / n).unlink()
+                r = make(d)
+                self.assertEqual(r.returncode, 0, r)
+                self.assertEqual({n: (d / n).read_text() for n in names}, texts, lost)
+                self.assertEqual(r.stdout, "".join(f"{'written' if n in lost else 'kept   '} {d / n}\n" for n in names))
+        with tempfile.TemporaryDirectory() as tmp:
+            d = pathlib.Path(tmp)
+            make(d)
+            (d / "worker_token").write_text("another\n")
+            r = make(d)
+            self.assertEqual(r.returncode, 1)
+            self.assertIn("worker_token", r.stderr)
 
     def test_manifests_know_no_cluster_and_no_namespace_by_name(self):
         """E13: HAProxy had no servers in another namespace or with another cluster DNS; `latest` was pulled or not."""

@@ -20,6 +20,7 @@ share/bash-completion/completions/incipit-worker share/bash-completion/completio
 share/doc/incipit/LICENSE share/doc/incipit/RUNBOOK.md share/doc/incipit/WIRE.md share/doc/incipit/metrics.md
 share/doc/incipit/options.md
 share/incipit/compose/.env.example share/incipit/compose/compose.yaml share/incipit/compose/make-tokens
+share/incipit/compose/grafana/dashboards/incipit.yaml share/incipit/compose/grafana/datasources/prometheus.yaml
 share/incipit/config/incipit-cachesvc.ini share/incipit/config/incipit-worker.ini
 share/incipit/haproxy/haproxy.cfg share/incipit/haproxy/kustomization.yaml share/incipit/haproxy/stats.cfg
 share/incipit/kubernetes/base/cachesvc.yaml share/incipit/kubernetes/base/haproxy.yaml
@@ -31,7 +32,8 @@ share/incipit/kubernetes/components/autoscale/hpa.yaml
 share/incipit/kubernetes/components/autoscale/kustomization.yaml
 share/incipit/kubernetes/components/model-volume/kustomization.yaml
 share/incipit/kubernetes/overlays/example/kustomization.yaml
-share/incipit/monitoring/dashboard.json share/incipit/monitoring/rules.yaml
+share/incipit/monitoring/dashboard.json share/incipit/monitoring/prometheus.yaml
+share/incipit/monitoring/rules.yaml
 share/man/man1/incipit-bench.1 share/man/man1/incipitctl.1
 share/man/man8/incipit-cachesvc.8 share/man/man8/incipit-worker.8
 """
