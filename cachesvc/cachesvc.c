@@ -102,16 +102,26 @@ static int open_pools(struct node *n, struct errbuf *eb) {
     return rv < 0 ? err_set(eb, rv, "pools of sessions, fetches and puts: %s", err_text(rv)) : 0;
 }
 
-static void on_visible(void *arg, const struct block_id *id) {
+static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
     struct cachesvc *s = arg;
-    if (s->index)
-        s->index->ops->publish(s->index, id);
+    if (!s->index)
+        return; /* closing */
+    struct index_seg seg = index_seg_of(digest, first);
+    s->index->ops->publish(s->index, &seg);
 }
 
-static void on_block_gone(void *arg, const struct block_id *id) {
+static void on_seg_gone(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+    struct cachesvc *s = arg;
+    if (!s->index)
+        return;
+    struct index_seg seg = index_seg_of(digest, first);
+    s->index->ops->withdraw(s->index, &seg);
+}
+
+static void on_segs_known(void *arg) {
     struct cachesvc *s = arg;
     if (s->index)
-        s->index->ops->withdraw(s->index, id);
+        s->index->ops->rescan(s->index);
 }
 
 static void on_note(void *arg, enum store_note level, const char *text) {
@@ -173,29 +183,38 @@ static int open_store(struct cachesvc *s, struct errbuf *eb) {
                                 .disk_reformat = cfg->disk_reformat,
                                 .clk = s->clk,
                                 .work = s->disk_pool,
-                                .on_visible = on_visible,
-                                .on_gone = on_block_gone,
+                                .on_seg_visible = on_seg_visible,
+                                .on_seg_gone = on_seg_gone,
+                                .on_segs_known = on_segs_known,
                                 .on_note = on_note,
                                 .hook_arg = s};
     return block_store_open(&s->store, &c, eb);
 }
 
-static void index_load(void *arg, uint64_t *ret_capacity, uint64_t *ret_used) {
+static void index_node_of(void *arg, struct index_node *ret) {
     struct cachesvc *s = arg;
     struct block_store_stats st;
     block_store_stats(s->store, &st);
-    *ret_capacity = st.now.ram_bytes + st.now.disk_bytes;
-    *ret_used = st.now.ram_used_bytes + st.now.disk_used_bytes;
+    *ret = (struct index_node){
+        .capacity_bytes = st.now.ram_bytes + st.now.disk_bytes,
+        .used_bytes = st.now.ram_used_bytes + st.now.disk_used_bytes,
+        .state = s->phase == SVC_STARTING ? MSG_NODE_STARTING
+                 : s->phase == SVC_READY  ? MSG_NODE_READY
+                                          : MSG_NODE_DRAINING,
+    };
 }
 
 #define SCAN_MAX 64u
-static uint32_t index_scan(void *arg, uint64_t *cursor, struct block_id *ret, uint32_t max) {
+static uint32_t index_scan(void *arg, uint64_t *cursor, struct index_seg *ret, uint32_t max) {
     struct cachesvc *s = arg;
-    struct store_block_info infos[SCAN_MAX];
-    struct store_filter all = {0};
-    uint32_t n = block_store_list(s->store, &all, cursor, infos, MIN(max, SCAN_MAX));
-    for (uint32_t i = 0; i < n; i++)
-        ret[i] = infos[i].id;
+    struct store_seg segs[SCAN_MAX];
+    struct store_ns_info info;
+    uint32_t n = block_store_list_segs(s->store, cursor, segs, MIN(max, SCAN_MAX)), ns = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        if (segs[i].ns != ns)
+            block_store_ns_info(s->store, ns = segs[i].ns, &info);
+        ret[i] = index_seg_of(info.digest, &segs[i].first);
+    }
     return n;
 }
 
@@ -242,8 +261,9 @@ static int open_index(struct node *n, struct errbuf *eb) {
                                 .db = cfg->redis_db,
                                 .node_id = (uint16_t)cfg->node_id,
                                 .node_addr = addr,
+                                .weight = (uint32_t)MIN((cfg->ram_bytes + cfg->disk_bytes) >> 20, UINT32_MAX),
                                 .max_backlog = cfg->redis_backlog,
-                                .load = index_load,
+                                .node = index_node_of,
                                 .scan = index_scan,
                                 .arg = s};
     return index_redis_open(&s->index, &c, eb);

@@ -2,15 +2,18 @@
 
 #include <hiredis/async.h>
 #include <hiredis/hiredis.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <uv.h>
 
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/secret.h"
 #include "common/sm.h"
 #include "common/str.h"
 
 #define TICK_MS 50u
+#define MAX_ADDRS 8u /* of a name, tried in turn */
 
 enum { RC_WAIT, RC_RESOLVE, RC_CONNECT, RC_LOGIN, RC_UP, RC_CLOSING, RC_NR };
 static const struct sm_state rc_states[RC_NR] = {
@@ -35,9 +38,11 @@ struct redis_conn {
     struct redis_conn_cfg cfg;
     char *host, *path; /* path: a Unix socket, else NULL */
     int port;
-    char *user, *password; /* NULL: none */
+    char *user, *password; /* NULL: none; the password in memory of common/secret.h */
     uv_timer_t tick;
     uv_getaddrinfo_t resolve;
+    char addrs[MAX_ADDRS][NI_MAXHOST]; /* numeric, as the resolver ordered them */
+    uint32_t n_addrs, next_addr;       /* those from next_addr on have not been tried this time */
     struct sm sm;
     struct redis_io *io; /* the attempt or connection of now */
     uint32_t live;       /* tick, resolve under way, poll handles: the memory goes at zero */
@@ -60,13 +65,17 @@ static void drop(struct redis_conn *c, const char *why);
 
 /* ---- memory ---- */
 
-static void conn_free(struct redis_conn *c) {
+static void free_password(struct redis_conn *c) {
     if (c->password)
-        explicit_bzero(c->password, strlen(c->password));
+        secret_free(c->password, strlen(c->password) + 1);
+    c->password = NULL;
+}
+
+static void conn_free(struct redis_conn *c) {
+    free_password(c);
     free(c->host);
     free(c->path);
     free(c->user);
-    free(c->password);
     free(c);
 }
 
@@ -148,10 +157,14 @@ static void cut(struct redis_conn *c) {
 static void drop(struct redis_conn *c, const char *why) {
     snprintf(c->why, sizeof(c->why), "%s", why);
     sm_move(&c->sm, RC_WAIT);
-    c->backoff_ms =
-        c->backoff_ms ? MIN(c->backoff_ms * 2, c->cfg.backoff_max_ms) : c->cfg.backoff_min_ms;
-    /* A quarter of jitter, so that the nodes of a pool do not come back in step. */
-    set_deadline(c, c->backoff_ms + (uint32_t)(uv_hrtime() >> 10) % (c->backoff_ms / 4 + 1));
+    if (c->next_addr < c->n_addrs) {
+        c->deadline_ns = 0; /* the name's next address with the next tick */
+    } else {
+        c->backoff_ms =
+            c->backoff_ms ? MIN(c->backoff_ms * 2, c->cfg.backoff_max_ms) : c->cfg.backoff_min_ms;
+        /* A quarter of jitter, so that the nodes of a pool do not come back in step. */
+        set_deadline(c, c->backoff_ms + (uint32_t)(uv_hrtime() >> 10) % (c->backoff_ms / 4 + 1));
+    }
     cut(c);
     if (c->cfg.on_down)
         c->cfg.on_down(c->cfg.arg, c->why);
@@ -198,6 +211,10 @@ bool redis_conn_is_up(const struct redis_conn *c) {
     return sm_at(&c->sm) == RC_UP && c->io;
 }
 
+uint32_t redis_conn_backoff_ms(const struct redis_conn *c) {
+    return c->backoff_ms;
+}
+
 uint32_t redis_conn_outstanding(const struct redis_conn *c) {
     return c->outstanding;
 }
@@ -206,9 +223,21 @@ uint32_t redis_conn_outstanding(const struct redis_conn *c) {
 
 static void up(struct redis_conn *c) {
     sm_move(&c->sm, RC_UP);
-    c->backoff_ms = 0;
     if (c->cfg.on_up)
         c->cfg.on_up(c->cfg.arg);
+}
+
+void redis_conn_settled(struct redis_conn *c) {
+    c->backoff_ms = 0;
+    c->n_addrs = c->next_addr = 0; /* when it is lost, the name is asked again */
+}
+
+void redis_conn_refuse(struct redis_conn *c, const char *why) {
+    char copy[128]; /* why may be the reply's, which goes with the connection */
+    if (!redis_conn_is_up(c))
+        return;
+    snprintf(copy, sizeof(copy), "%s", why);
+    drop(c, copy);
 }
 
 static void on_login(void *arg, uint64_t tag, const struct redisReply *r) {
@@ -290,26 +319,39 @@ static void attach(struct redis_conn *c, redisAsyncContext *ac) {
     redisAsyncSetConnectCallback(ac, on_connect); /* asks for writability */
 }
 
+static void connect_next(struct redis_conn *c) {
+    set_deadline(c, c->cfg.connect_timeout_ms);
+    sm_move(&c->sm, RC_CONNECT);
+    attach(c, redisAsyncConnect(c->addrs[c->next_addr++], c->port));
+}
+
+static void take_addresses(struct redis_conn *c, const struct addrinfo *res) {
+    c->n_addrs = c->next_addr = 0;
+    for (; res && c->n_addrs < MAX_ADDRS; res = res->ai_next)
+        if ((res->ai_family == AF_INET || res->ai_family == AF_INET6) &&
+            getnameinfo(res->ai_addr, res->ai_addrlen, c->addrs[c->n_addrs], NI_MAXHOST, NULL, 0,
+                        NI_NUMERICHOST) == 0)
+            c->n_addrs++;
+}
+
 static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *res) {
     struct redis_conn *c = req->data;
-    char ip[64] = "";
-    if (status == 0 && res && res->ai_family == AF_INET)
-        uv_ip4_name((const struct sockaddr_in *)(const void *)res->ai_addr, ip, sizeof(ip));
-    else if (status == 0 && res && res->ai_family == AF_INET6)
-        uv_ip6_name((const struct sockaddr_in6 *)(const void *)res->ai_addr, ip, sizeof(ip));
-    uv_freeaddrinfo(res);
     if (sm_at(&c->sm) == RC_RESOLVE) {
-        if (ip[0]) {
-            sm_move(&c->sm, RC_CONNECT);
-            attach(c, redisAsyncConnect(ip, c->port));
-        } else {
+        take_addresses(c, status == 0 ? res : NULL);
+        if (c->n_addrs)
+            connect_next(c);
+        else
             drop(c, status < 0 ? uv_strerror(status) : "name without address");
-        }
     }
+    uv_freeaddrinfo(res);
     release(c);
 }
 
 static void begin(struct redis_conn *c) {
+    if (c->next_addr < c->n_addrs) {
+        connect_next(c);
+        return;
+    }
     set_deadline(c, c->cfg.connect_timeout_ms);
     if (c->path) {
         sm_move(&c->sm, RC_CONNECT);
@@ -392,6 +434,15 @@ static int set_addr(struct redis_conn *c, const char *addr, struct errbuf *eb) {
     return c->host ? 0 : err_set(eb, ERR_NOMEM, "out of memory");
 }
 
+int redis_conn_set_password(struct redis_conn *c, const char *password) {
+    char *copy = NULL;
+    if (password && *password && !(copy = secret_dup(password, strlen(password))))
+        return ERR_NOMEM;
+    free_password(c);
+    c->password = copy;
+    return 0;
+}
+
 int redis_conn_open(struct redis_conn **ret, uv_loop_t *loop, const struct redis_conn_cfg *cfg,
                     struct errbuf *eb) {
     struct redis_conn *c = calloc(1, sizeof(*c));
@@ -405,7 +456,7 @@ int redis_conn_open(struct redis_conn **ret, uv_loop_t *loop, const struct redis
     c->cfg.backoff_min_ms = cfg->backoff_min_ms ? cfg->backoff_min_ms : 100;
     c->cfg.backoff_max_ms = cfg->backoff_max_ms ? cfg->backoff_max_ms : 5000;
     c->user = dup_or_null(cfg->user, &oom);
-    c->password = dup_or_null(cfg->password, &oom);
+    oom |= redis_conn_set_password(c, cfg->password) < 0;
     int rv = oom ? err_set(eb, ERR_NOMEM, "out of memory") : set_addr(c, cfg->addr, eb);
     if (rv == 0 && c->user && !c->password)
         rv = err_set(eb, ERR_INVALID, "a Redis user without a password");

@@ -3,6 +3,9 @@
  *   RESOLVE --> CONNECT --> LOGIN (AUTH, SELECT) --> UP
  *      ^  \--------\-----------\---lost, refused, no answer in time---> WAIT --backoff--> RESOLVE
  *
+ * Every address of a name is tried, one after the other and without a pause, before the backoff. It
+ * doubles with each round that failed, until the owner says that the connection serves.
+ *
  * hiredis speaks the protocol; resolving, polling, timeouts and backoff are ours, because its own
  * adapter resolves names in place and knows no timeout. Nothing here ever blocks the loop.
  * Thread: loop thread. */
@@ -33,6 +36,14 @@ int redis_conn_open(struct redis_conn **ret, uv_loop_t *loop, const struct redis
 /* What was sent gets linger_ms to be answered; callbacks run; then cb, and c is gone. */
 void redis_conn_close(struct redis_conn *c, uint32_t linger_ms, void (*cb)(void *arg), void *arg);
 
+/* The owner's judgement of a connection that is up. Settled: it serves, the backoff begins anew. Refuse:
+ * it does not (a replica, a login without rights): as if it were lost; from inside a callback, too. */
+void redis_conn_settled(struct redis_conn *c);
+void redis_conn_refuse(struct redis_conn *c, const char *why);
+/* For the next login; NULL or "": none. ERR_NOMEM: the old one stays. */
+int redis_conn_set_password(struct redis_conn *c, const char *password);
+
+uint32_t redis_conn_backoff_ms(const struct redis_conn *c); /* the last one; 0: none since it served */
 bool redis_conn_is_up(const struct redis_conn *c);
 uint32_t redis_conn_outstanding(const struct redis_conn *c); /* commands without an answer yet */
 /* Exactly one cb for each command that was taken: reply is NULL when the connection was lost first,

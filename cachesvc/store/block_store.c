@@ -403,8 +403,11 @@ int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
     if (block_store_ns_find(s, digest, &ns) == 0) {
         if (!same_shape(&s->ns[ns].shape, shape))
             return err_set(eb, ERR_INVALID, "the namespace is known with another block shape");
-        if (!s->ns[ns].shape.range_sizes)
+        if (!s->ns[ns].shape.range_sizes && shape->range_sizes) {
             keep_ranges(s, ns, shape);
+            if (s->cfg.on_segs_known)
+                s->cfg.on_segs_known(s->cfg.hook_arg);
+        }
         *ret_ns = ns;
         return 0;
     }

@@ -59,17 +59,20 @@ struct block_store_cfg {
         *work; /* the disk pool (owned by the caller, outlives the store); NULL: exec */
     struct disk_exec *exec; /* tests: a pool of their own */
 
-    /* What became visible and what left the node altogether, for the index; either may be NULL.
-     * Called from inside store calls: do not call the store back from them. */
-    void (*on_visible)(void *arg, const struct block_id *id);
-    void (*on_gone)(void *arg, const struct block_id *id);
+    /* First blocks of segments (depth a multiple of the namespace's seg_blocks), for the index: one
+     * became visible; its entry, resident or hole, left the directory. A namespace found on disk was
+     * registered: from now on its segments are known and block_store_list_segs() has them. Each may be
+     * NULL. Called from inside store calls: do not call the store back from them. */
+    void (*on_seg_visible)(void *arg, const uint8_t ns_digest[DIGEST_BYTES], const struct block_id *first);
+    void (*on_seg_gone)(void *arg, const uint8_t ns_digest[DIGEST_BYTES], const struct block_id *first);
+    void (*on_segs_known)(void *arg);
     /* What an operator should read in the log, said once a change: text is for a human. */
     void (*on_note)(void *arg, enum store_note level, const char *text);
     void *hook_arg;
 };
 
 /* Recovers what the disk tier holds before it returns; those blocks are not announced by
- * on_visible, they can be listed. Errors are clear text in eb: disk full, directory locked by
+ * on_seg_visible, they can be listed. Errors are clear text in eb: disk full, directory locked by
  * another process, file of another format or geometry. A block file that can't be read is no error:
  * it is left as it is, RAM serves alone, on_note says so and the gauge disk_degraded stays 1. */
 int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg,
@@ -322,6 +325,14 @@ int block_store_inspect(const struct block_store *s, uint32_t ns, const struct b
  * One call looks at a bounded number of entries, so it may return few or none before the end. */
 uint32_t block_store_list(const struct block_store *s, const struct store_filter *f,
                           uint64_t *cursor, struct store_block_info *ret, uint32_t max);
+
+/* First blocks of segments that have an entry, resident or hole; cursor and bound as above. */
+struct store_seg {
+    uint32_t ns;
+    struct block_id first;
+};
+uint32_t block_store_list_segs(const struct block_store *s, uint64_t *cursor, struct store_seg *ret,
+                               uint32_t max);
 
 struct store_ns_info {
     uint8_t digest[DIGEST_BYTES];

@@ -77,3 +77,18 @@ uint32_t block_store_list(const struct block_store *s, const struct store_filter
     *cursor = at >= s->dir.n_fresh ? 0 : at;
     return n;
 }
+
+uint32_t block_store_list_segs(const struct block_store *s, uint64_t *cursor, struct store_seg *ret,
+                               uint32_t max) {
+    uint32_t n = 0, steps = 0;
+    uint64_t at = *cursor;
+    for (; at < s->dir.n_fresh && n < max && steps < LIST_STEPS; at++, steps++) {
+        const struct dir_entry *e = store_at(s, (uint32_t)at);
+        /* a free entry looks like a hole without children, which there is none of */
+        bool is_there = e->state == DIR_RESIDENT || (e->state == DIR_HOLE && e->child != DIR_NONE);
+        if (is_there && store_is_seg_first(s, e))
+            ret[n++] = (struct store_seg){e->ns, e->id};
+    }
+    *cursor = at >= s->dir.n_fresh ? 0 : at;
+    return n;
+}

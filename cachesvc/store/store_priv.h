@@ -162,6 +162,11 @@ struct block_store {
     uint64_t close_by; /* mono ns */
 };
 
+/* Never of a namespace that was found on disk and not registered since. */
+static inline bool store_is_seg_first(const struct block_store *s, const struct dir_entry *e) {
+    uint32_t seg = s->ns[e->ns].shape.seg_blocks;
+    return seg && e->depth % seg == 0;
+}
 static inline struct dir_entry *store_at(const struct block_store *s, uint32_t idx) {
     return dir_at(&s->dir, idx);
 }

@@ -219,8 +219,8 @@ static void publish(struct block_store *s, struct store_put *p, struct put_blk *
     s->st.now.blocks++;
     s->st.committed++;
     store_behind_push(s, idx);
-    if (s->cfg.on_visible)
-        s->cfg.on_visible(s->cfg.hook_arg, &e->id);
+    if (s->cfg.on_seg_visible && store_is_seg_first(s, e))
+        s->cfg.on_seg_visible(s->cfg.hook_arg, s->ns[e->ns].digest, &e->id);
 }
 
 static void touch(struct block_store *s, uint32_t idx) {

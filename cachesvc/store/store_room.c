@@ -128,11 +128,19 @@ void store_recalc_orphans(struct block_store *s, uint32_t root) {
     }
 }
 
+/* A put that died before its first block was visible takes back what was never told; readers of the
+ * index lose nothing by that. */
+static void tell_gone(struct block_store *s, const struct dir_entry *e) {
+    if (s->cfg.on_seg_gone && store_is_seg_first(s, e))
+        s->cfg.on_seg_gone(s->cfg.hook_arg, s->ns[e->ns].digest, &e->id);
+}
+
 static void remove_entry(struct block_store *s, uint32_t idx) {
     for (;;) {
         uint32_t parent = store_at(s, idx)->parent;
         dir_unlink_parent(&s->dir, idx);
         origins_give(&s->origins, (uint32_t)store_at(s, idx)->origin);
+        tell_gone(s, store_at(s, idx));
         dir_del(&s->dir, idx);
         if (parent == DIR_NONE || store_at(s, parent)->state != DIR_HOLE ||
             store_at(s, parent)->child != DIR_NONE)
@@ -149,8 +157,6 @@ void store_lose_bytes(struct block_store *s, uint32_t idx) {
     if (e->state == DIR_RESIDENT) {
         s->st.now.blocks--;
         s->ns[e->ns].n_blocks--;
-        if (s->cfg.on_gone)
-            s->cfg.on_gone(s->cfg.hook_arg, &e->id);
     }
     dir_set_state(&s->dir, idx, DIR_HOLE);
     dir_set_seq(e, 0);

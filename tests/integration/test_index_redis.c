@@ -21,21 +21,21 @@ struct fixture {
     char sock[300], addr[310];
     pid_t redis;
     struct index *ix;
-    struct block_id held[N_HELD];
+    struct index_seg held[N_HELD];
     uint32_t n_held;
     bool closed;
     struct index_redis_cfg cfg;
 };
 
-static struct block_id id_of(uint32_t i) {
-    struct block_id id = {{0}};
-    memcpy(id.b, &i, sizeof(i));
-    id.b[31] = '\r'; /* raw bytes, not text */
-    id.b[30] = '\n';
-    return id;
+static struct index_seg seg_of(uint32_t i) {
+    struct index_seg seg = {{0}};
+    memcpy(seg.b, &i, sizeof(i));
+    seg.b[15] = '\r'; /* raw bytes, not text */
+    seg.b[14] = '\n';
+    return seg;
 }
 
-static uint32_t scan(void *arg, uint64_t *cursor, struct block_id *ret, uint32_t max) {
+static uint32_t scan(void *arg, uint64_t *cursor, struct index_seg *ret, uint32_t max) {
     struct fixture *f = arg;
     uint32_t n = 0;
     for (; *cursor < f->n_held && n < MIN(max, 7u); n++)
@@ -45,10 +45,9 @@ static uint32_t scan(void *arg, uint64_t *cursor, struct block_id *ret, uint32_t
     return n;
 }
 
-static void load(void *arg, uint64_t *ret_capacity, uint64_t *ret_used) {
+static void node_of(void *arg, struct index_node *ret) {
     (void)arg;
-    *ret_capacity = 1000;
-    *ret_used = 10;
+    *ret = (struct index_node){.capacity_bytes = 1000, .used_bytes = 10, .state = 1};
 }
 
 static void start_redis(struct fixture *f, const char *password) {
@@ -82,7 +81,7 @@ static int setup(void **state) {
                                       .node_id = 0x0207,
                                       .node_addr = "n7:7070",
                                       .node_ttl_s = 1,
-                                      .load = load,
+                                      .node = node_of,
                                       .scan = scan,
                                       .arg = f};
     *state = f;
@@ -141,14 +140,14 @@ static redisContext *look(const struct fixture *f) {
     return c;
 }
 
-/* Epoch of our node in the block's entry; 0: none. */
-static uint32_t entry_epoch(const struct fixture *f, const struct block_id *id) {
+/* Epoch of our node in the segment's entry; 0: none. */
+static uint32_t entry_epoch(const struct fixture *f, const struct index_seg *seg) {
     redisContext *c = look(f);
     uint32_t epoch = 0;
     const char field[2] = {0x07, 0x02}; /* u16 LE */
     if (!c)
         return 0;
-    redisReply *r = redisCommand(c, "HGET b:%b %b", id->b, (size_t)32, field, (size_t)2);
+    redisReply *r = redisCommand(c, "HGET s:%b %b", seg->b, sizeof(seg->b), field, (size_t)2);
     if (r && r->type == REDIS_REPLY_STRING && r->len == 4)
         memcpy(&epoch, r->str, 4);
     if (r)
@@ -189,7 +188,7 @@ static char *get_text(const struct fixture *f, const char *cmd, char *ret, size_
 
 static void publish_held(struct fixture *f, uint32_t n) {
     for (uint32_t i = f->n_held; i < n; i++) {
-        f->held[i] = id_of(i);
+        f->held[i] = seg_of(i);
         f->ix->ops->publish(f->ix, &f->held[i]);
     }
     f->n_held = n;
@@ -204,14 +203,15 @@ static void test_absent_at_start_then_published(void **state) {
     start_redis(f, NULL);
     assert_true(test_loop_until_fn(&f->tl, is_up, f));
     assert_true(test_loop_until_fn(&f->tl, all_held_are_there, f));
-    get_text(f, "GET incipit:node:519", text, sizeof(text));
-    assert_non_null(strstr(text, "\"addr\":\"n7:7070\""));
-    assert_non_null(strstr(text, "\"capacity_bytes\":1000,\"used_bytes\":10"));
+    assert_string_equal(get_text(f, "HGET incipit:node:519 addr", text, sizeof(text)), "n7:7070");
+    assert_string_equal(get_text(f, "HGET incipit:node:519 capacity", text, sizeof(text)), "1000");
+    assert_string_equal(get_text(f, "HGET incipit:node:519 load", text, sizeof(text)), "10");
+    assert_int_equal(strlen(get_text(f, "GET incipit:pool", text, sizeof(text))), 32);
     get_text(f, "GET incipit:epoch:519", text, sizeof(text));
     assert_int_equal(strtoul(text, NULL, 10), f->ix->ops->epoch(f->ix));
     /* entries expire by themselves */
     redisContext *c = look(f);
-    redisReply *r = redisCommand(c, "TTL b:%b", f->held[0].b, (size_t)32);
+    redisReply *r = redisCommand(c, "TTL s:%b", f->held[0].b, sizeof(f->held[0].b));
     assert_true(r && r->integer > 86000 && r->integer <= 86400);
     freeReplyObject(r);
     redisFree(c);
@@ -220,7 +220,7 @@ static void test_absent_at_start_then_published(void **state) {
     assert_true(test_loop_until_fn(&f->tl, none_is_there, f));
     f->n_held = 0;
     close_index(f);
-    assert_string_equal(get_text(f, "GET incipit:node:519", text, sizeof(text)),
+    assert_string_equal(get_text(f, "HGET incipit:node:519 addr", text, sizeof(text)),
                         "(nil)"); /* leaves in peace */
 }
 

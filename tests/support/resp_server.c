@@ -4,7 +4,7 @@
 
 #include "common/check.h"
 
-#define MAX_ARGS 8
+#define MAX_ARGS 24
 
 struct resp_conn {
     struct resp_conn *next;
@@ -21,7 +21,7 @@ struct arg {
 
 struct resp_write {
     uv_write_t req;
-    char bytes[512];
+    char bytes[1024];
 };
 
 /* ---- answers ------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ static void answer_z(struct resp_conn *c, const char *z) {
 }
 
 static void answer_bulk(struct resp_conn *c, const struct resp_key *k) {
-    char out[400];
+    char out[600];
     int n = snprintf(out, sizeof(out), "$%u\r\n", k->value_len);
     memcpy(out + n, k->value, k->value_len);
     memcpy(out + n + k->value_len, "\r\n", 2);
@@ -104,6 +104,53 @@ static bool is(struct arg a, const char *name) {
     return a.n == strlen(name) && strncasecmp(a.p, name, a.n) == 0;
 }
 
+/* Of a hash with several fields. */
+static struct arg hash_field(const struct resp_key *k, struct arg field) {
+    const char *at = k ? k->value : NULL, *end = k ? k->value + k->value_len : NULL;
+    while (at < end) {
+        const char *eq = memchr(at, '=', (size_t)(end - at)), *nl = memchr(at, '\n', (size_t)(end - at));
+        if (!eq || !nl)
+            break;
+        if ((size_t)(eq - at) == field.n && memcmp(at, field.p, field.n) == 0)
+            return (struct arg){eq + 1, (size_t)(nl - eq - 1)};
+        at = nl + 1;
+    }
+    return (struct arg){NULL, 0};
+}
+
+static void answer_hmget(struct resp_conn *c, const struct resp_key *k, const struct arg *a, int n) {
+    char out[256];
+    size_t at = (size_t)snprintf(out, sizeof(out), "*%d\r\n", n);
+    for (int i = 0; i < n; i++) {
+        struct arg v = hash_field(k, a[i]);
+        at += (size_t)(v.p ? snprintf(out + at, sizeof(out) - at, "$%zu\r\n%.*s\r\n", v.n, (int)v.n, v.p)
+                           : snprintf(out + at, sizeof(out) - at, "$-1\r\n"));
+    }
+    answer(c, out, at);
+}
+
+static void hset(struct resp_server *s, const struct arg *a, int n) {
+    char text[512];
+    size_t at = 0;
+    s->n_hset++;
+    if (n == 4) {
+        set(s, a[1], a[3]);
+        return;
+    }
+    for (int i = 2; i + 1 < n; i += 2)
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%.*s=%.*s\n", (int)a[i].n, a[i].p,
+                               (int)a[i + 1].n, a[i + 1].p);
+    set(s, a[1], (struct arg){text, at});
+}
+
+static bool is_write(struct arg a) {
+    static const char *const names[] = {"SET", "HSET", "HDEL", "DEL", "EXPIRE"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (is(a, names[i]))
+            return true;
+    return false;
+}
+
 static void run_key_command(struct resp_conn *c, const struct arg *a, int n) {
     struct resp_server *s = c->s;
     struct resp_key *k = find(s, a[1]);
@@ -112,13 +159,16 @@ static void run_key_command(struct resp_conn *c, const struct arg *a, int n) {
             answer_bulk(c, k);
         else
             answer_z(c, "$-1\r\n");
+    } else if (is(a[0], "SET") && n == 4 && is(a[3], "NX") && k) {
+        answer_z(c, "$-1\r\n");
     } else if (is(a[0], "SET") && n >= 3) {
         set(s, a[1], a[2]);
         answer_z(c, "+OK\r\n");
-    } else if (is(a[0], "HSET") && n == 4) {
-        s->n_hset++;
-        set(s, a[1], a[3]);
+    } else if (is(a[0], "HSET") && n >= 4) {
+        hset(s, a, n);
         answer_z(c, ":1\r\n");
+    } else if (is(a[0], "HMGET") && n >= 3) {
+        answer_hmget(c, k, a + 2, n - 2);
     } else if (is(a[0], "EXPIRE") && n == 3) {
         if (k)
             k->ttl_s = (uint32_t)strtoul(a[2].p, NULL, 10);
@@ -160,9 +210,10 @@ static bool run(struct resp_conn *c, const struct arg *a, int n) {
                                                               : "-WRONGPASS invalid password\r\n");
     else if (is(a[0], "SELECT"))
         answer_z(c, "+OK\r\n");
-    else if (s->error) {
-        char out[128];
-        answer(c, out, (size_t)snprintf(out, sizeof(out), "-%s\r\n", s->error));
+    else if (s->error || (s->write_error && is_write(a[0]))) {
+        char out[256];
+        answer(c, out,
+               (size_t)snprintf(out, sizeof(out), "-%s\r\n", s->error ? s->error : s->write_error));
     } else if (n >= 2)
         run_key_command(c, a, n);
     else
@@ -220,6 +271,10 @@ static void on_read(uv_stream_t *st, ssize_t n, const uv_buf_t *b) {
     struct arg a[MAX_ARGS];
     int n_arg = 0;
     for (size_t used; (used = parse(c, a, &n_arg)) > 0;) {
+        if (!is(a[0], "AUTH") && !is(a[0], "SELECT") && c->s->n_raw + used <= sizeof(c->s->raw)) {
+            memcpy(c->s->raw + c->s->n_raw, c->in, used);
+            c->s->n_raw += used;
+        }
         if (!run(c, a, n_arg))
             return;
         memmove(c->in, c->in + used, c->n_in - used);
@@ -242,16 +297,27 @@ static void on_connection(uv_stream_t *l, int status) {
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
-void resp_server_open(struct resp_server *s, uv_loop_t *loop) {
-    struct sockaddr_in a;
-    int len = sizeof(a);
+bool resp_server_open_at(struct resp_server *s, uv_loop_t *loop, const char *ip, uint16_t port) {
+    struct sockaddr_storage ss;
+    struct sockaddr *a = (struct sockaddr *)&ss;
+    int len = sizeof(ss);
     memset(s, 0, sizeof(*s));
     CHECK(uv_tcp_init(loop, &s->listener) == 0);
-    CHECK(uv_ip4_addr("127.0.0.1", 0, &a) == 0);
-    CHECK(uv_tcp_bind(&s->listener, (const struct sockaddr *)&a, 0) == 0);
-    CHECK(uv_listen((uv_stream_t *)&s->listener, 16, on_connection) == 0);
-    CHECK(uv_tcp_getsockname(&s->listener, (struct sockaddr *)&a, &len) == 0);
-    s->port = ntohs(a.sin_port);
+    CHECK((strchr(ip, ':') ? uv_ip6_addr(ip, port, (struct sockaddr_in6 *)&ss)
+                           : uv_ip4_addr(ip, port, (struct sockaddr_in *)&ss)) == 0);
+    if (uv_tcp_bind(&s->listener, a, 0) < 0 ||
+        uv_listen((uv_stream_t *)&s->listener, 16, on_connection) < 0) {
+        uv_close((uv_handle_t *)&s->listener, NULL);
+        return false;
+    }
+    CHECK(uv_tcp_getsockname(&s->listener, a, &len) == 0);
+    s->port = ntohs(strchr(ip, ':') ? ((struct sockaddr_in6 *)&ss)->sin6_port
+                                    : ((struct sockaddr_in *)&ss)->sin_port);
+    return true;
+}
+
+void resp_server_open(struct resp_server *s, uv_loop_t *loop) {
+    CHECK(resp_server_open_at(s, loop, "127.0.0.1", 0));
 }
 
 void resp_server_drop_all(struct resp_server *s) {

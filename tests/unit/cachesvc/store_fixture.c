@@ -99,13 +99,20 @@ const struct store_ns_shape fx_shape = {.payload_bytes = FX_PAYLOAD,
                                         .seg_blocks = 8,
                                         .range_sizes = fx_range_sizes};
 
-static void on_gone(void *arg, const struct block_id *id) {
-    (void)id;
-    ((struct store_fx *)arg)->n_gone++;
+static void on_seg_gone(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+    struct store_fx *f = arg;
+    (void)digest;
+    f->last_gone = *first;
+    f->n_gone++;
 }
-static void on_visible(void *arg, const struct block_id *id) {
-    (void)id;
-    ((struct store_fx *)arg)->n_visible++;
+static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+    struct store_fx *f = arg;
+    (void)digest;
+    f->last_visible = *first;
+    f->n_visible++;
+}
+static void on_segs_known(void *arg) {
+    ((struct store_fx *)arg)->n_known++;
 }
 
 static void on_note(void *arg, enum store_note level, const char *text) {
@@ -157,8 +164,9 @@ void store_fx_open_with(struct store_fx *f, uint32_t n_ram, uint32_t n_disk,
         .no_huge_pages = true,
         .no_background_touch = true,
         .buffered_io = true,
-        .on_gone = on_gone,
-        .on_visible = on_visible,
+        .on_seg_gone = on_seg_gone,
+        .on_seg_visible = on_seg_visible,
+        .on_segs_known = on_segs_known,
         .on_note = on_note,
     };
     if (n_disk) {

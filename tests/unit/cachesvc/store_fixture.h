@@ -51,7 +51,9 @@ struct store_fx {
     struct clock clk;
     uint64_t now_ns, wall_ns;
     char dir[64]; /* empty without a disk */
-    uint32_t n_gone, n_visible, n_notes;
+    uint32_t n_gone, n_visible, n_known; /* calls of the hooks for the index */
+    struct block_id last_gone, last_visible;
+    uint32_t n_notes;
     char note[512]; /* the last one, with its level in front */
 };
 
