@@ -72,13 +72,14 @@ static void free_ctx(struct commit_ctx *ctx) {
     slabpool_give(&ctx->svc->commits, ctx);
 }
 
-/* Drops what waits without an answer. */
-static void forget_commits(struct put_rec *r) {
+/* What waits for this put is told; every request gets its answer, once. */
+static void cancel_commits(struct put_rec *r) {
     LIST_FOREACH_SAFE(&r->commits, it, tmp) {
         struct commit_ctx *ctx = LIST_ENTRY(it, struct commit_ctx, link);
         for (uint32_t i = 0; i < ctx->n; i++)
             if (ctx->items[i].waits)
                 block_store_put_commit_cancel(&ctx->items[i].c);
+        (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, ERR_CANCELED, "Commit: the put was aborted");
         free_ctx(ctx);
     }
     r->n_open = 0;
@@ -95,7 +96,7 @@ static void end_put(struct cachesvc *s, struct session *ss, struct put_rec *r) {
 void svc_put_end_session(struct cachesvc *s, struct session *ss) {
     LIST_FOREACH_SAFE(&ss->puts, it, tmp) {
         struct put_rec *r = LIST_ENTRY(it, struct put_rec, link);
-        forget_commits(r);
+        cancel_commits(r);
         end_put(s, ss, r);
     }
 }
@@ -317,7 +318,7 @@ int svc_put_abort(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return rv;
     struct put_rec *r = find_rec(ss, m.put_id);
     if (r) {
-        forget_commits(r);
+        cancel_commits(r);
         end_put(s, ss, r);
     }
     return svc_reply_ack(call, r != NULL);

@@ -83,6 +83,9 @@ int kv_client_open(struct kv_client **ret, uv_loop_t *loop, const struct kv_clie
     list_init(&c->finished);
     for (uint32_t i = 0; i < KV_BUCKETS; i++)
         list_init(&c->buckets[i]);
+    list_init(&c->given_up_free);
+    for (uint32_t i = 0; i < KV_MAX_GIVEN_UP; i++)
+        list_push_back(&c->given_up_free, &c->given_up[i].link);
     int rv = copy_cfg(c, cfg);
     c->nodes = calloc(cfg->n_addrs, sizeof(*c->nodes));
     c->out = buf_new(WIRE_MAX_MSG_BYTES);
@@ -280,19 +283,26 @@ static void arm_deadline(struct kv_client *c, uint64_t at_ns) {
     uv_timer_start(&c->deadline, on_deadline, ms, 0);
 }
 
+static struct kv_call *first_due(struct kv_client *c) {
+    struct kv_call *first = NULL;
+    LIST_FOREACH(&c->calls, it) {
+        struct kv_call *call = LIST_ENTRY(it, struct kv_call, link);
+        if (!first || call->deadline_ns < first->deadline_ns)
+            first = call;
+    }
+    return first;
+}
+
 static void on_deadline(uv_timer_t *t) {
     struct kv_client *c = t->data;
-    uint64_t now = clock_mono_ns(c->cfg.clk), next = UINT64_MAX;
+    uint64_t now = clock_mono_ns(c->cfg.clk);
+    struct kv_call *first;
     c->deadline_armed_ns = 0;
-    LIST_FOREACH_SAFE(&c->calls, it, tmp) {
-        struct kv_call *call = LIST_ENTRY(it, struct kv_call, link);
-        if (call->deadline_ns <= now)
-            kv_call_end(call, ERR_TIMEOUT);
-        else
-            next = MIN(next, call->deadline_ns);
-    }
-    if (next != UINT64_MAX)
-        arm_deadline(c, next);
+    /* One at a time: the end of one may, with its node, end others. */
+    while ((first = first_due(c)) && first->deadline_ns <= now)
+        kv_call_end(first, ERR_TIMEOUT);
+    if (first)
+        arm_deadline(c, first->deadline_ns);
 }
 
 void kv_call_begin(struct kv_call *call) {
@@ -356,28 +366,63 @@ struct kv_part *kv_part_init(struct kv_call *call, uint32_t k, struct kv_node *n
     return p;
 }
 
+static struct list *bucket(struct kv_client *c, uint64_t id) {
+    return &c->buckets[id % KV_BUCKETS];
+}
+
 /* Ids count up over the whole client and are never used twice, so a late answer cannot meet a new
  * request. */
 int kv_part_send(struct kv_part *p, struct kv_req *req, struct rpc_conn *conn, uint16_t method) {
     struct kv_client *c = p->call->client;
-    req->id = c->next_id++;
-    req->part = p;
-    req->conn = conn;
+    *req = (struct kv_req){.id = c->next_id++, .part = p, .node = p->node, .conn = conn,
+                           .method = method, .first = req->first, .count = req->count};
     struct wire_hdr h = {.method = method,
                          .request_id = req->id,
                          .deadline_ms = kv_call_left_ms(p->call)};
     int rv = rpc_conn_send(conn, &h, c->out->data, c->out->len, NULL);
     list_init(&req->link);
     if (rv == 0)
-        list_push_back(&c->buckets[req->id % KV_BUCKETS], &req->link);
+        list_push_back(bucket(c, req->id), &req->link);
+    else
+        req->conn = NULL;
     return rv;
 }
 
-void kv_req_forget(struct kv_req *req) {
-    if (!req->part) /* never sent */
-        return;
+static void req_answered(struct kv_req *req) {
     list_remove(&req->link);
     req->conn = NULL;
+}
+
+void kv_req_forget(struct kv_req *req) {
+    if (!req->part || !req->conn) /* never sent, or answered */
+        return;
+    struct kv_part *p = req->part;
+    struct kv_client *c = p->call->client;
+    struct kv_req ghost = {.id = req->id, .node = req->node, .conn = req->conn,
+                           .method = req->method};
+    req_answered(req);
+    if (p->epoch_tag != p->node->epoch_tag || c->is_closing)
+        return; /* its connection is gone */
+    struct list *l = list_pop_front(&c->given_up_free);
+    if (!l) {
+        kv_node_overdue(p->node);
+        return;
+    }
+    struct kv_req *g = LIST_ENTRY(l, struct kv_req, link);
+    *g = ghost;
+    list_init(&g->link);
+    list_push_back(bucket(c, g->id), &g->link);
+}
+
+static void given_up_done(struct kv_client *c, struct kv_req *g) {
+    req_answered(g);
+    list_push_back(&c->given_up_free, &g->link);
+}
+
+void kv_client_forget_given_up(struct kv_client *c, const struct kv_node *n) {
+    for (uint32_t i = 0; i < KV_MAX_GIVEN_UP; i++)
+        if (c->given_up[i].conn && c->given_up[i].node == n)
+            given_up_done(c, &c->given_up[i]);
 }
 
 /* A part is through, well or not. The call goes on with the others; the first error is kept. */
@@ -440,12 +485,16 @@ void kv_client_oneway(struct kv_client *c, struct rpc_conn *conn, uint16_t metho
 
 /* The connection must match, too: another one of the same node has no business with this id. */
 static struct kv_req *find_req(struct kv_client *c, const struct rpc_conn *conn, uint64_t id) {
-    LIST_FOREACH(&c->buckets[id % KV_BUCKETS], it) {
+    LIST_FOREACH(bucket(c, id), it) {
         struct kv_req *r = LIST_ENTRY(it, struct kv_req, link);
         if (r->id == id)
             return r->conn == conn ? r : NULL;
     }
     return NULL;
+}
+
+static bool is_session_method(uint16_t method) {
+    return method == WIRE_HELLO || method == WIRE_REGISTER_NS || method == WIRE_HEARTBEAT;
 }
 
 /* Where a payload goes. For a request that nobody waits for: nowhere, the bytes are read and
@@ -458,9 +507,11 @@ static int on_head(struct rpc_conn *conn, void *arg, const struct wire_hdr *h, c
     if (h->payload_len == 0)
         return 0;
     struct kv_req *req = find_req(c, conn, h->request_id);
-    if (!req || (h->flags & WIRE_F_ERROR))
+    if (!req)
+        return ERR_PROTO;
+    if (!req->part || (h->flags & WIRE_F_ERROR))
         return 0; /* the bytes are dropped */
-    if (!req->part->call->ops->on_head)
+    if (!req->part->call->ops->on_head || h->method != req->method)
         return ERR_PROTO;
     bump_reset(&c->scratch);
     return req->part->call->ops->on_head(req->part, h, msg, ret_sink);
@@ -473,7 +524,6 @@ static void on_error_answer(struct kv_client *c, struct kv_req *req, const struc
     (void)wire_msg_error_decode(&c->scratch, msg, h->msg_len, &e, NULL);
     int rv = wire_err_from_code(e.code);
     snprintf(p->call->text, sizeof(p->call->text), "%s", e.text);
-    kv_req_forget(req);
     if (p->call->ops->on_error)
         p->call->ops->on_error(p, req, rv);
     else
@@ -485,23 +535,33 @@ static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
                      const uint8_t *msg, struct rpc_sink *sink) {
     struct kv_link *l = arg;
     struct kv_client *c = l->node->client;
-    if (h->method == WIRE_HELLO || h->method == WIRE_REGISTER_NS ||
-        h->method == WIRE_HEARTBEAT) {
+    if (is_session_method(h->method)) {
         kv_node_on_answer(l, h, msg);
         return;
     }
     bump_reset(&c->scratch);
     struct kv_req *req = find_req(c, conn, h->request_id);
-    if (!req) {
+    if (!req || h->method != req->method) {
+        kv_node_fail(l->node, ERR_PROTO, "an answer to nothing that waits for one");
+        return;
+    }
+    struct kv_part *p = req->part;
+    bool is_last = h->flags & WIRE_F_END;
+    if (!p) {
+        if (is_last)
+            given_up_done(c, req);
         if (!(h->flags & WIRE_F_ERROR))
             kv_client_late(c, l, h, msg);
         return;
     }
+    if (is_last)
+        req_answered(req);
     if (h->flags & WIRE_F_ERROR) {
         on_error_answer(c, req, h, msg);
         return;
     }
-    int rv = req->part->call->ops->on_frame(req->part, req, h, msg, sink);
+    int rv = is_last || p->call->ops->on_head ? p->call->ops->on_frame(p, req, h, msg, sink)
+                                              : ERR_PROTO;
     if (rv < 0 && l->conn == conn)
         kv_node_fail(l->node, rv, "malformed answer");
 }

@@ -1,8 +1,10 @@
 /* kv_client_impl.h - private to kv_client*.c: nodes, calls, and their parts.
  *
  * A call is cut into parts, each with one node (and for payload one data connection); a part has
- * one or more requests on the wire, found again by request id. An answer whose id is not known any
- * more (deadline, cancel) is dropped on arrival, payload included.
+ * one or more requests on the wire, found again by request id. An answer is taken once: what a node says
+ * to an id that was answered, or never asked, is no answer, and ends its session. The answer to a request
+ * that was given up meanwhile (deadline, cancel) is awaited by a req without a part and dropped on
+ * arrival, payload included.
  *
  *   kv_client.c         open, close, calls, deadlines, dispatch, admin calls
  *   kv_client_node.c    a node's session: connect, Hello, namespaces, backoff
@@ -23,6 +25,8 @@
 
 #define KV_MAX_NS 16u
 #define KV_BUCKETS 256u
+#define KV_MAX_GIVEN_UP 1024u /* with so many unanswered, a node is as good as dead */
+#define KV_SILENCE_MS 30000u   /* a Heartbeat unanswered for so long: the node hangs */
 #define KV_IDLE_HEARTBEAT_MS 60000u
 #define KV_MAX_LINKS (1 + KV_CLIENT_MAX_DATA_CONNS)
 
@@ -53,7 +57,8 @@ struct kv_node {
     uv_timer_t timer; /* CONNECTING: handshake limit; DOWN: next attempt; UP: heartbeat */
     uint64_t *leases; /* [n_leases] granted in this session; not given back, recalled or ended */
     uint32_t n_leases, cap_leases;
-    uint64_t heartbeat_id; /* the last one sent; 0: answered */
+    bool is_overdue; /* it answers too little: the session ends with the next turn */
+    uint64_t heartbeat_id, heartbeat_ns; /* the last one sent, when; id 0: answered */
     uv_getaddrinfo_t gai;
     bool gai_active;
     struct sockaddr_storage sa; /* resolved, for this attempt's connections */
@@ -74,13 +79,15 @@ struct kv_ns {
 struct kv_req {
     struct list link; /* in the client's bucket while it waits for an answer */
     uint64_t id;
-    struct kv_part *part;
+    struct kv_part *part;  /* NULL: given up, its answer is dropped */
+    struct kv_node *node;
     struct rpc_conn *conn; /* it was sent on; valid while linked */
+    uint16_t method;
     uint32_t first, count; /* put: which wanted blocks this COMMIT names */
 };
 
 struct kv_call_ops {
-    /* Where the payload of an answer goes. NULL: answers have none. */
+    /* Where the payload of an answer goes. NULL: answers have none, and one frame. */
     int (*on_head)(struct kv_part *p, const struct wire_hdr *h, const uint8_t *msg,
                    struct rpc_sink *ret);
     /* An answer without error. < 0: the node broke the protocol. The part ends itself with
@@ -178,6 +185,8 @@ struct kv_client {
     uint64_t next_id;
     struct list calls, finished;
     struct list buckets[KV_BUCKETS];
+    struct kv_req given_up[KV_MAX_GIVEN_UP];
+    struct list given_up_free;
     uv_timer_t deadline;
     uint64_t deadline_armed_ns; /* 0: not armed */
     uv_idle_t deliver;
@@ -208,7 +217,10 @@ void kv_call_started(struct kv_call *call, struct kv_call **ret);
 struct kv_part *kv_part_init(struct kv_call *call, uint32_t k, struct kv_node *node);
 /* Sends a request with the client's encode buffer as message; its answer comes to the part. */
 int kv_part_send(struct kv_part *p, struct kv_req *req, struct rpc_conn *conn, uint16_t method);
+/* No part waits for it any more. If its answer is still to come, that is dropped. */
 void kv_req_forget(struct kv_req *req);
+/* The node's connections are gone, and with them what was to come on them. */
+void kv_client_forget_given_up(struct kv_client *c, const struct kv_node *n);
 void kv_part_end(struct kv_part *p, int rv);
 /* Ends the call now with rv: abandons its parts. */
 void kv_call_end(struct kv_call *call, int rv);
@@ -234,6 +246,7 @@ void kv_node_open(struct kv_node *n);  /* takes the uv handles, starts */
 void kv_node_close(struct kv_node *n); /* live counter of the client falls as it goes */
 void kv_node_free(struct kv_node *n);  /* what init took */
 void kv_node_fail(struct kv_node *n, int err, const char *text);
+void kv_node_overdue(struct kv_node *n); /* the same, soon: for callers inside a call's end */
 /* A lease was granted: it is renewed from now on. 0 or ERR_NOMEM. */
 int kv_node_add_lease(struct kv_node *n, uint64_t lease_id);
 /* It is renewed no more; nothing if it isn't. */

@@ -64,8 +64,10 @@ static void drop_links(struct kv_node *n) {
         if (l->conn)
             rpc_conn_close(TAKE_PTR(l->conn), on_conn_closed);
     }
+    kv_client_forget_given_up(n->client, n);
     n->n_leases = 0;
     n->heartbeat_id = 0;
+    n->is_overdue = false;
     memset(n->ns_handle, 0, sizeof(n->ns_handle));
     memset(n->ns_req, 0, sizeof(n->ns_req));
 }
@@ -119,6 +121,13 @@ void kv_node_fail(struct kv_node *n, int err, const char *text) {
 /* Names the leases that are to live on; the answer names those that must not. */
 static void send_heartbeat(struct kv_node *n) {
     struct kv_client *c = n->client;
+    uint64_t now = clock_mono_ns(c->cfg.clk);
+    if (n->heartbeat_id) {
+        if (now - n->heartbeat_ns > KV_SILENCE_MS * NS_PER_MS)
+            kv_node_fail(n, ERR_TIMEOUT, "no answer to Heartbeat");
+        return;
+    }
+    n->heartbeat_ns = now;
     struct msg_heartbeat_req m = {.n_lease_ids = MIN(n->n_leases, n->hello.max_ids),
                                   .lease_ids = n->leases};
     struct buf *out = kv_client_out(c);
@@ -155,6 +164,12 @@ int kv_node_add_lease(struct kv_node *n, uint64_t lease_id) {
     return 0;
 }
 
+void kv_node_overdue(struct kv_node *n) {
+    n->is_overdue = true;
+    if (n->state == KV_NODE_UP)
+        uv_timer_start(&n->timer, on_timer, 0, 0);
+}
+
 void kv_node_drop_lease(struct kv_node *n, uint64_t lease_id) {
     for (uint32_t i = 0; i < n->n_leases; i++) {
         if (n->leases[i] != lease_id)
@@ -182,7 +197,9 @@ static void on_heartbeat(struct kv_node *n, const struct wire_hdr *h, const uint
 
 static void on_timer(uv_timer_t *t) {
     struct kv_node *n = t->data;
-    if (n->state == KV_NODE_UP)
+    if (n->state == KV_NODE_UP && n->is_overdue)
+        kv_node_fail(n, ERR_TIMEOUT, "too many requests without an answer");
+    else if (n->state == KV_NODE_UP)
         send_heartbeat(n);
     else if (n->state == KV_NODE_CONNECTING)
         kv_node_fail(n, ERR_TIMEOUT, "connect and handshake took too long");
@@ -370,7 +387,8 @@ static void on_control_hello(struct kv_node *n, const struct msg_hello_res *m) {
         check_up(n);
 }
 
-static void on_register(struct kv_node *n, const struct wire_hdr *h, const uint8_t *msg) {
+static void on_register(struct kv_node *n, uint32_t ns, const struct wire_hdr *h,
+                        const uint8_t *msg) {
     struct kv_client *c = n->client;
     struct msg_register_ns_res m;
     struct errbuf eb;
@@ -378,38 +396,39 @@ static void on_register(struct kv_node *n, const struct wire_hdr *h, const uint8
         kv_node_fail(n, ERR_PROTO, "RegisterNamespace: bad answer");
         return;
     }
-    for (uint32_t i = 0; i < c->n_ns; i++)
-        if (n->ns_req[i] == h->request_id)
-            n->ns_handle[i] = m.ns;
+    n->ns_handle[ns] = m.ns;
     check_up(n);
 }
 
-void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_t *msg) {
+/* Which of the session's own requests this answers; 0: none that waits. */
+static uint64_t *awaited(struct kv_link *l, const struct wire_hdr *h) {
     struct kv_node *n = l->node;
-    struct kv_client *c = n->client;
-    bump_reset(&c->scratch);
-    if (h->flags & WIRE_F_ERROR) {
-        struct msg_error e = {.text = ""};
-        (void)wire_msg_error_decode(&c->scratch, msg, h->msg_len, &e, NULL);
-        /* e.text lives in scratch; a node that names the method itself is not echoed ("Hello: Hello: ..."). */
-        char text[160];
-        const char *name = wire_method_name(h->method);
-        bool has_name = str_starts(str_of(e.text), str_of(name));
-        snprintf(text, sizeof(text), "%s%s%s", has_name ? "" : name, has_name ? "" : ": ", e.text);
-        kv_node_fail(n, wire_err_from_code(e.code), text);
+    uint64_t *at = NULL;
+    if (h->method == WIRE_HELLO)
+        at = &l->hello_id;
+    else if (l == &n->links[0] && h->method == WIRE_HEARTBEAT)
+        at = &n->heartbeat_id;
+    for (uint32_t i = 0; i < n->client->n_ns && l == &n->links[0] && !at; i++)
+        if (n->ns_req[i] == h->request_id)
+            at = &n->ns_req[i];
+    return at && *at == h->request_id && h->request_id ? at : NULL;
+}
+
+/* Refused: the session can't be. A refused Heartbeat only means that leases end sooner. */
+static void on_refused(struct kv_node *n, const struct wire_hdr *h, const uint8_t *msg) {
+    if (h->method == WIRE_HEARTBEAT)
         return;
-    }
-    if (h->method == WIRE_REGISTER_NS) {
-        on_register(n, h, msg);
-        return;
-    }
-    if (h->method == WIRE_HEARTBEAT) {
-        on_heartbeat(n, h, msg);
-        return;
-    }
+    struct msg_error e = {.text = ""};
+    (void)wire_msg_error_decode(&n->client->scratch, msg, h->msg_len, &e, NULL);
+    char text[160]; /* e.text lives in scratch */
+    snprintf(text, sizeof(text), "%s: %s", wire_method_name(h->method), e.text);
+    kv_node_fail(n, wire_err_from_code(e.code), text);
+}
+
+static void on_hello(struct kv_link *l, const struct wire_hdr *h, const uint8_t *msg) {
+    struct kv_node *n = l->node;
     struct msg_hello_res m;
-    if (h->request_id != l->hello_id ||
-        wire_msg_hello_res_decode(&c->scratch, msg, h->msg_len, &m, NULL) < 0) {
+    if (wire_msg_hello_res_decode(&n->client->scratch, msg, h->msg_len, &m, NULL) < 0) {
         kv_node_fail(n, ERR_PROTO, "Hello: bad answer");
         return;
     }
@@ -419,4 +438,23 @@ void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_
     }
     l->is_ready = true;
     check_up(n);
+}
+
+void kv_node_on_answer(struct kv_link *l, const struct wire_hdr *h, const uint8_t *msg) {
+    struct kv_node *n = l->node;
+    uint64_t *at = awaited(l, h);
+    bump_reset(&n->client->scratch);
+    if (!at || !(h->flags & WIRE_F_END)) {
+        kv_node_fail(n, ERR_PROTO, "an answer to nothing that waits for one");
+        return;
+    }
+    *at = 0; /* taken once */
+    if (h->flags & WIRE_F_ERROR)
+        on_refused(n, h, msg);
+    else if (h->method == WIRE_HELLO)
+        on_hello(l, h, msg);
+    else if (h->method == WIRE_HEARTBEAT)
+        on_heartbeat(n, h, msg);
+    else
+        on_register(n, (uint32_t)(at - n->ns_req), h, msg);
 }

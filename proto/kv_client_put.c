@@ -212,7 +212,6 @@ static int on_begin_answer(struct kv_part *p, const struct wire_hdr *h, const ui
         else
             decide(p, i, begin_status_to_err(m.status.p[i]));
     }
-    kv_req_forget(&p->req);
     if (p->n_wanted > 0 && p->put_id == 0)
         return ERR_PROTO;
     if (p->n_wanted == 0) {
@@ -235,7 +234,6 @@ static int on_commit_answer(struct kv_part *p, struct kv_req *req, const struct 
         return ERR_PROTO;
     for (uint32_t i = 0; i < req->count; i++)
         decide(p, p->wanted[req->first + i], commit_status_to_err(m.status.p[i]));
-    kv_req_forget(req);
     p->n_commits_open--;
     check_done(p);
     return 0;

@@ -90,6 +90,7 @@ void fake_node_add(struct fake_node *n, uint32_t ns, const struct block_id *id,
 /* Counts the call; true when a knob already dealt with it (then *rv is the handler's result). */
 static bool knob(struct fake_node *n, const struct rpc_call *c, int *rv) {
     n->calls[c->hdr.method]++;
+    n->deadline_ms[c->hdr.method] = c->hdr.deadline_ms;
     *rv = 0;
     if (n->mute == c->hdr.method)
         return true;
@@ -98,6 +99,13 @@ static bool knob(struct fake_node *n, const struct rpc_call *c, int *rv) {
         return true;
     }
     return false;
+}
+
+static int reply(const struct fake_node *n, struct rpc_call *c) {
+    int rv = rpc_call_reply(c);
+    if (rv == 0 && n->repeat_method == c->hdr.method)
+        rv = rpc_call_reply(c);
+    return rv;
 }
 
 #define DECODE(name, m)                                                                            \
@@ -110,7 +118,7 @@ static bool knob(struct fake_node *n, const struct rpc_call *c, int *rv) {
     if (rv < 0)                                                                                    \
         return rv;
 #define REPLY(name, m)                                                                             \
-    (wire_msg_##name##_encode(c->scratch, m, c->out) < 0 ? ERR_TOOBIG : rpc_call_reply(c))
+    (wire_msg_##name##_encode(c->scratch, m, c->out) < 0 ? ERR_TOOBIG : reply(n, c))
 
 static int h_hello(void *arg, struct rpc_call *c, struct errbuf *eb) {
     DECODE(hello_req, m)
@@ -203,11 +211,11 @@ static void fetch_free(struct fake_fetch *f) {
     free(f);
 }
 
-static int send_miss(struct fake_fetch *f, bool is_last) {
+static int send_status(struct fake_fetch *f, uint32_t count, uint32_t status, bool is_last) {
     struct bump *scratch;
     struct buf *out;
     rpc_server_scratch(f->node->server, &scratch, &out);
-    struct msg_fetch_block m = {.index = f->next, .count = 1, .status = MSG_FETCH_ABSENT};
+    struct msg_fetch_block m = {.index = f->next, .count = count, .status = status};
     CHECK(wire_msg_fetch_block_encode(scratch, &m, out) == 0);
     return rpc_conn_reply(f->conn, &f->hdr, is_last, out->data, out->len, NULL);
 }
@@ -244,7 +252,7 @@ static void fetch_pump(struct fake_fetch *f) {
         if (f->node->swap_block >= 0 && f->node->swap_block-- == 0)
             b = &f->node->blocks[0];
         bool is_last = f->next + 1 == f->n;
-        if ((b ? send_hit(f, b, is_last) : send_miss(f, is_last)) == ERR_BUSY)
+        if ((b ? send_hit(f, b, is_last) : send_status(f, 1, MSG_FETCH_ABSENT, is_last)) == ERR_BUSY)
             return;
         f->next++;
     }
@@ -285,10 +293,13 @@ static int h_cancel(void *arg, struct rpc_call *c, struct errbuf *eb) {
         struct fake_fetch *f = LIST_ENTRY(it, struct fake_fetch, link);
         if (f->conn == c->conn && f->hdr.request_id == m.request_id) {
             n->n_canceled++;
+            (void)rpc_conn_drop_queued(f->conn, f->hdr.request_id);
+            (void)send_status(f, f->n - f->next, MSG_FETCH_CANCELED, true);
             fetch_free(f);
         }
     }
     struct msg_ack res = {0};
+    c->out->len = 0; /* send_status() used it */
     return REPLY(ack, &res);
 }
 
@@ -311,8 +322,11 @@ static void commit_free(struct fake_commit *k) {
 }
 
 static void put_free(struct fake_put *p) {
-    while (!list_empty(&p->commits))
-        commit_free(LIST_ENTRY(p->commits.next, struct fake_commit, link));
+    while (!list_empty(&p->commits)) {
+        struct fake_commit *k = LIST_ENTRY(p->commits.next, struct fake_commit, link);
+        (void)rpc_conn_reply_error(k->conn, &k->hdr, ERR_CANCELED, "aborted");
+        commit_free(k);
+    }
     list_remove(&p->link);
     free(p->block);
     free(p);
@@ -399,7 +413,8 @@ static void put_progress(struct fake_node *n, struct fake_put *p) {
         }
         struct msg_put_commit_res res = {.status = {st, k->n}};
         CHECK(wire_msg_put_commit_res_encode(scratch, &res, out) == 0);
-        (void)rpc_conn_reply(k->conn, &k->hdr, true, out->data, out->len, NULL);
+        for (int i = 0; i < 1 + (n->repeat_method == WIRE_PUT_COMMIT); i++)
+            (void)rpc_conn_reply(k->conn, &k->hdr, true, out->data, out->len, NULL);
         commit_free(k);
     }
 }
@@ -590,6 +605,7 @@ static void on_accept(void *arg, struct rpc_conn *c) {
     struct fake_node *n = arg;
     (void)c;
     n->n_conns++;
+    n->n_accepted++;
 }
 
 static void on_gone(void *arg, struct rpc_conn *c) {

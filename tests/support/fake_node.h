@@ -42,7 +42,7 @@ struct fake_node {
     struct fake_block *blocks;
     uint32_t n_blocks, cap_blocks;
     struct list puts, fetches;
-    uint32_t n_conns;
+    uint32_t n_conns, n_accepted;
     uint64_t next_id;
     const char *token; /* NULL: none wanted */
     const char *session_name; /* of the one session it lists */
@@ -51,11 +51,13 @@ struct fake_node {
     uint32_t calls[128]; /* by method */
     uint32_t n_open_leases, n_canceled;
     uint32_t n_heartbeat_leases; /* named by the last Heartbeat */
+    uint32_t deadline_ms[128];   /* of the last request, by method */
     char last_traceparent[64];
     /* knobs */
     uint16_t mute;          /* this method gets no answer */
     uint16_t fail_method;   /* this one gets fail_err */
     int fail_err;
+    uint16_t repeat_method; /* this one is answered twice */
     int32_t corrupt_block;  /* flip a byte of the n-th block sent from now on; -1: none */
     int32_t swap_block;     /* answer the n-th block asked for with the first of all blocks; -1: none */
     uint32_t lease_ttl_ms;
