@@ -232,12 +232,14 @@ static void blas_points(struct exactness *x, size_t n_points) {
 
 static void open_all(struct exactness *x) {
     struct errbuf eb;
+    const char *must = getenv("INCIPIT_TEST_REQUIRE_ISA");
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct kern_ops *ops = kernels_pick(isas[i], &eb);
         if (ops)
             x->ops[x->n_ops++] = ops;
         else
             printf("isa %s left out: %s\n", isas[i], eb.text);
+        CHECK(ops || !must || !strstr(must, isas[i])); /* F15: where it was asked for, it must run */
     }
     CHECK(x->n_ops && strcmp(x->ops[0]->name, isas[0]) == 0);
     for (unsigned i = 0; i < MAX_THREADS; i++)

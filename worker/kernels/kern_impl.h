@@ -8,7 +8,7 @@
 #include "worker/kernels/matmul.h"
 
 #define KERN_LANES 16
-/* Most rows of a row tile: 14 integer and 14 float accumulators fill 28 of 32 registers. */
+/* Most rows of a row tile of any instruction set (kern_impl.tile_rows). */
 #define KERN_TILE_ROWS 14
 /* Most (row, head) pairs that share one walk over K and V: 12 x 2 accumulators and two loads. */
 #define KERN_ATTN_ROWS 12
@@ -36,13 +36,13 @@ static inline const uint8_t *packed_panel(const struct packed_mat *m, uint32_t p
     return m->data + (size_t)panel * m->panel_bytes;
 }
 
-/* Rows are cut into ceil(n / 14) tiles as even as possible: the first `longer` have base + 1 rows. */
+/* Rows are cut into ceil(n / max) tiles as even as possible: the first `longer` have base + 1 rows. */
 struct row_tiles {
     uint32_t n_rows, n_tiles, base, longer;
 };
 
-static inline struct row_tiles row_tiles_of(uint32_t n_rows) {
-    struct row_tiles t = {.n_rows = n_rows, .n_tiles = (n_rows + KERN_TILE_ROWS - 1) / KERN_TILE_ROWS};
+static inline struct row_tiles row_tiles_of(uint32_t n_rows, uint32_t max) {
+    struct row_tiles t = {.n_rows = n_rows, .n_tiles = (n_rows + max - 1) / max};
     t.base = n_rows / t.n_tiles;
     t.longer = n_rows % t.n_tiles;
     return t;
@@ -113,6 +113,7 @@ struct attn_block {
 };
 
 struct kern_impl {
+    uint32_t tile_rows; /* most rows of a row tile, at most KERN_TILE_ROWS */
     /* One row into row r of an act tile of R rows. */
     void (*quant_row)(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
                       int32_t offset);

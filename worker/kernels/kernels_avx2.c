@@ -284,6 +284,7 @@ static void avx2_attn_values(const struct attn_block *b, const void *v, uint32_t
 }
 
 static const struct kern_impl impl_avx2 = {
+    .tile_rows = 12, /* two times 6 rows of nibbles or floats, three times 4 of bytes */
     .quant_row = avx2_quant_row,
     .mat_quant = avx2_mat_quant,
     .mat_float = avx2_mat_float,

@@ -291,6 +291,7 @@ static void avx512_attn_values(const struct attn_block *b, const void *v, uint32
 }
 
 static const struct kern_impl impl_avx512 = {
+    .tile_rows = KERN_TILE_ROWS, /* 14 integer and 14 float sums fill 28 of 32 registers */
     .quant_row = avx512_quant_row,
     .mat_quant = avx512_mat_quant,
     .mat_float = avx512_mat_float,

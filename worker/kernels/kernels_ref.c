@@ -298,6 +298,7 @@ static void ref_attn_values(const struct attn_block *b, const void *v, uint32_t 
 }
 
 static const struct kern_impl impl_ref = {
+    .tile_rows = KERN_TILE_ROWS,
     .quant_row = ref_quant_row,
     .mat_quant = ref_mat_quant,
     .mat_float = ref_mat_float,

@@ -156,7 +156,7 @@ static size_t panel_grain(const struct matmul_env *env, uint32_t n_rows, size_t 
 
 static void run_class(const struct matmul_env *env, const struct matmul_in *in,
                       const struct matmul_out *outs, size_t n_outs, int32_t offset) {
-    struct row_tiles tiles = row_tiles_of(in->n_rows);
+    struct row_tiles tiles = row_tiles_of(in->n_rows, env->ops->impl->tile_rows);
     struct prepare prep = {env->ops, in, tiles, outs[0].w->n_in, offset, env->scratch};
     prepare_rows(env, &prep, offset < 0 ? transpose_rows : quant_rows);
     struct panels_job job = {env, outs, n_outs, tiles, offset};

@@ -1,5 +1,5 @@
-/* matmul_avx2.c - products with 16 registers of 8 lanes: a panel is two halves of 8 outputs, done one
- * after the other with up to 4 rows at a time.
+/* matmul_avx2.c - products with 16 registers of 8 lanes: a panel is two halves of 8 outputs, done
+ * together with up to 6 rows at a time (bytes: 4).
  *
  * vpmaddubsw adds pairs into 16 bits with saturation, which exactness cannot use: nibbles (<= 15) times
  * int8 stay below even summed over a block (8 * 2 * 15 * 127 = 30,480). Bytes are expanded with their
@@ -68,18 +68,22 @@ void avx2_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, ui
 
 /* --- quantised weights -------------------------------------------------------------------------- */
 
-/* Where a tile finds a panel's weights: up to 4 rows in the packed panel itself (each weight is used
- * once, memory is what they wait for), more rows in this thread's expanded copy. */
+/* Where a tile finds a panel's weights: few rows in the packed panel itself (each weight is used once,
+ * memory is what they wait for), more rows in this thread's expanded copy. */
 enum source { EXPANDED, NIBBLES, BYTES };
 
 struct tile {
-    const uint8_t *panel; /* from this half's first output on */
-    const uint8_t *dw, *mw; /* packed only: the panel's halves from this half's first output on */
+    const uint8_t *panel;
+    const uint8_t *dw, *mw; /* packed only: the panel's halves */
     __m256i offset; /* BYTES: of the weight type, in all bytes */
     const uint8_t *act; /* from the first of these rows on */
     uint32_t act_rows; /* of the whole tile: the strides */
     uint32_t n_blocks;
-    float *out; /* [rows][16], from this half on */
+    /* Packed only: bytes from here to the same place of the next panel, which is fetched into L2 meanwhile.
+     * What is used once comes from memory; a panel's few scales are too short a stream for the hardware
+     * to see, and with fetches into L1 its few buffers halve the rate (measured, Zen 4). */
+    size_t ahead;
+    float *out; /* [rows][16] */
 };
 
 ALWAYS_INLINE __m256i load8i(const uint8_t *p) {
@@ -94,99 +98,179 @@ ALWAYS_INLINE __m256 half8(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-/* Group g (0 .. 7) of a block's quants: u8 of nibbles, else s8. */
-ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *block, int g,
-                             const enum source from) {
+/* One half of group g (0 .. 7) of a block's quants: u8 of nibbles, else s8. */
+ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *half, int g, const enum source from) {
     if (from == EXPANDED)
-        return load8i(block + g * 64);
+        return load8i(half + g * 64);
     if (from == BYTES)
-        return _mm256_sub_epi8(load8i(block + g * 64), t->offset);
-    __m256i v = load8i(block + g % 4 * 64);
+        return _mm256_sub_epi8(load8i(half + g * 64), t->offset);
+    __m256i v = load8i(half + g % 4 * 64);
     return _mm256_and_si256(g < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
 }
 
-#define T_ZERO(i) __m256 acc##i = _mm256_setzero_ps();
-#define T_INIT(i) __m256i d##i = _mm256_setzero_si256();
-#define T_DOT(i)                                                                                   \
+/* Ends a step of a sum. Without it gcc 12 computes all products of a block first and keeps most of them
+ * on the stack (tools/dev/check-spills looks for that). */
+#define STEP(sum) __asm__("" : "+x"(sum))
+
+/* N rows x 16 outputs: the integer sums of a block. */
+#define T_INIT(i) __m256i lo##i = _mm256_setzero_si256(), hi##i = lo##i;
+#define U_DOT(i)                                                                                   \
     {                                                                                              \
         __m256i q = bcast4(act + (i) * 32 + g * 4);                                                \
-        if (is_signed)                                                                             \
-            d##i = _mm256_add_epi32(                                                               \
-                d##i, _mm256_madd_epi16(_mm256_maddubs_epi16(w_abs, _mm256_sign_epi8(q, w)), ones)); \
-        else                                                                                       \
-            d##i = _mm256_add_epi16(d##i, _mm256_maddubs_epi16(w, q));                             \
+        lo##i = _mm256_add_epi16(lo##i, _mm256_maddubs_epi16(w0, q));                              \
+        hi##i = _mm256_add_epi16(hi##i, _mm256_maddubs_epi16(w1, q));                              \
+        STEP(lo##i);                                                                               \
+        STEP(hi##i);                                                                               \
     }
-#define T_SCALE(i)                                                                                 \
+#define S_DOT(i)                                                                                   \
     {                                                                                              \
-        __m256i start = is_signed ? magic : bcast4(tail + (i) * 4);                                \
-        __m256i dot = is_signed ? d##i : _mm256_madd_epi16(d##i, ones);                            \
-        __m256 x = _mm256_castsi256_ps(_mm256_add_epi32(start, dot));                              \
-        acc##i = _mm256_fmadd_ps(_mm256_fmadd_ps(x, dw, minus),                                    \
-                                 _mm256_castsi256_ps(bcast4(tail + (R + (i)) * 4)), acc##i);       \
-        if (has_min)                                                                               \
-            acc##i = _mm256_fmadd_ps(mw, _mm256_castsi256_ps(bcast4(tail + (2 * R + (i)) * 4)),    \
-                                     acc##i);                                                      \
+        __m256i q = bcast4(act + (i) * 32 + g * 4);                                                \
+        __m256i p0 = _mm256_maddubs_epi16(a0, _mm256_sign_epi8(q, w0));                            \
+        __m256i p1 = _mm256_maddubs_epi16(a1, _mm256_sign_epi8(q, w1));                            \
+        lo##i = _mm256_add_epi32(lo##i, _mm256_madd_epi16(p0, ones));                              \
+        hi##i = _mm256_add_epi32(hi##i, _mm256_madd_epi16(p1, ones));                              \
+        STEP(lo##i);                                                                               \
+        STEP(hi##i);                                                                               \
     }
-#define T_STORE(i) _mm256_storeu_ps(t->out + (i) * 16, acc##i);
+#define U_SUM(sum, i) _mm256_add_epi32(bcast4(tail + (i) * 4), _mm256_madd_epi16(sum, ones))
+#define S_SUM(sum, i) _mm256_add_epi32(magic, sum)
 
-#define DEFINE_TILE(N)                                                                             \
-    ALWAYS_INLINE void tile_##N(const struct tile *t, uint32_t first, const bool is_signed,        \
-                                const bool has_min, const enum source from) {                      \
+/* acc = fma(fma(sum as float, dw, -dw * magic), da, acc), then fma(mw, sa, acc): kernels.h. */
+ALWAYS_INLINE __m256 scale8(__m256 acc, __m256i sum, __m256 dw, const uint8_t *da, __m256 mw,
+                            const uint8_t *sa, const bool has_min) {
+    __m256 minus = _mm256_mul_ps(dw, _mm256_set1_ps(-KERN_MAGIC));
+    __m256 x = _mm256_fmadd_ps(_mm256_castsi256_ps(sum), dw, minus);
+    acc = _mm256_fmadd_ps(x, _mm256_castsi256_ps(bcast4(da)), acc);
+    return has_min ? _mm256_fmadd_ps(mw, _mm256_castsi256_ps(bcast4(sa)), acc) : acc;
+}
+
+/* Float sums: in registers while there are enough, else in memory, which costs a load and a store a block. */
+#define REG_OPEN(i) __m256 f##i = _mm256_setzero_ps(), e##i = f##i;
+#define REG_LO(i) f##i
+#define REG_HI(i) e##i
+#define REG_SET(i, lo, hi) f##i = lo, e##i = hi
+#define REG_CLOSE(i)                                                                               \
+    _mm256_storeu_ps(out + (i) * 16, f##i);                                                        \
+    _mm256_storeu_ps(out + (i) * 16 + 8, e##i);
+#define MEM_OPEN(i)                                                                                \
+    _mm256_storeu_ps(out + (i) * 16, _mm256_setzero_ps());                                         \
+    _mm256_storeu_ps(out + (i) * 16 + 8, _mm256_setzero_ps());
+#define MEM_LO(i) _mm256_loadu_ps(out + (i) * 16)
+#define MEM_HI(i) _mm256_loadu_ps(out + (i) * 16 + 8)
+#define MEM_SET(i, lo, hi)                                                                         \
+    _mm256_storeu_ps(out + (i) * 16, lo);                                                          \
+    _mm256_storeu_ps(out + (i) * 16 + 8, hi);                                                      \
+    __asm__ volatile("" ::: "memory") /* the next row's sums not before these are stored */
+#define MEM_CLOSE(i)
+
+#define SCALE(i, SUM, PLACE)                                                                       \
+    {                                                                                              \
+        const uint8_t *da = tail + (R + (i)) * 4, *sa = tail + (2 * R + (i)) * 4;                  \
+        __m256 lo = scale8(PLACE##_LO(i), SUM(lo##i, i), dw0, da, mw0, sa, has_min);               \
+        __m256 hi = scale8(PLACE##_HI(i), SUM(hi##i, i), dw1, da, mw1, sa, has_min);               \
+        PLACE##_SET(i, lo, hi);                                                                    \
+    }
+#define U_SCALE_REG(i) SCALE(i, U_SUM, REG)
+#define U_SCALE_MEM(i) SCALE(i, U_SUM, MEM)
+#define S_SCALE_REG(i) SCALE(i, S_SUM, REG)
+#define S_SCALE_MEM(i) SCALE(i, S_SUM, MEM)
+
+#define DEFINE_TILE(KIND, N, PLACE)                                                                \
+    ALWAYS_INLINE void KIND##_tile_##N(const struct tile *t, uint32_t first, const bool has_min,   \
+                                       const enum source from) {                                   \
         const uint32_t R = t->act_rows;                                                            \
         const __m256i ones = _mm256_set1_epi16(1), magic = _mm256_set1_epi32(KERN_MAGIC_BITS);     \
         const uint8_t *panel = t->panel, *act = t->act + first * 32;                               \
         const uint8_t *tail = t->act + R * 32 + first * 4;                                         \
-        ROWS_##N(T_ZERO)                                                                           \
-        for (size_t b = 0; b < t->n_blocks; b++) {                                                 \
+        const uint8_t *dw = t->dw, *mw = t->mw;                                                    \
+        const size_t ahead = t->ahead;                                                             \
+        float *const out = t->out;                                                                 \
+        (void)magic;                                                                               \
+        ROWS_##N(PLACE##_OPEN)                                                                     \
+        for (size_t b = t->n_blocks; b; b--) {                                                     \
             ROWS_##N(T_INIT)                                                                       \
             _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                  \
-                __m256i w = quants(t, panel, g, from);                                             \
-                __m256i w_abs = is_signed ? _mm256_abs_epi8(w) : w;                                \
-                ROWS_##N(T_DOT)                                                                    \
+                __m256i w0 = quants(t, panel, g, from), w1 = quants(t, panel + 32, g, from);       \
+                __m256i a0 = _mm256_abs_epi8(w0), a1 = _mm256_abs_epi8(w1);                        \
+                (void)a0, (void)a1;                                                                \
+                if (from == BYTES || (from == NIBBLES && g < 4))                                   \
+                    _mm_prefetch((const char *)panel + ahead + g * 64, _MM_HINT_T1);               \
+                ROWS_##N(KIND##_DOT)                                                               \
             }                                                                                      \
             const float *scales = (const float *)(const void *)(panel + 512);                      \
-            __m256 dw = from == EXPANDED ? _mm256_loadu_ps(scales) : half8(t->dw + b * 32);        \
-            __m256 minus = _mm256_mul_ps(dw, _mm256_set1_ps(-KERN_MAGIC));                         \
-            __m256 mw = dw;                                                                        \
-            if (has_min)                                                                           \
-                mw = from == EXPANDED ? _mm256_loadu_ps(scales + 32) : half8(t->mw + b * 32);      \
-            ROWS_##N(T_SCALE)                                                                      \
+            const bool packed = from != EXPANDED;                                                  \
+            __m256 dw0 = packed ? half8(dw) : _mm256_loadu_ps(scales), mw0 = dw0;                  \
+            __m256 dw1 = packed ? half8(dw + 16) : _mm256_loadu_ps(scales + 8), mw1 = dw1;         \
+            if (has_min) {                                                                         \
+                mw0 = packed ? half8(mw) : _mm256_loadu_ps(scales + 32);                           \
+                mw1 = packed ? half8(mw + 16) : _mm256_loadu_ps(scales + 40);                      \
+            }                                                                                      \
+            ROWS_##N(KIND##_SCALE_##PLACE)                                                         \
             panel += from == EXPANDED ? MAT_PANEL_BLOCK_BYTES : from == BYTES ? 512 : 256;         \
             act += R * ACT_ROW_BYTES;                                                              \
             tail += R * ACT_ROW_BYTES;                                                             \
+            if (packed) {                                                                          \
+                _mm_prefetch((const char *)dw + ahead, _MM_HINT_T1);                               \
+                if (has_min)                                                                       \
+                    _mm_prefetch((const char *)mw + ahead, _MM_HINT_T1);                           \
+                dw += 32;                                                                          \
+                mw += 32;                                                                          \
+            }                                                                                      \
         }                                                                                          \
-        ROWS_##N(T_STORE)                                                                          \
+        ROWS_##N(PLACE##_CLOSE)                                                                    \
     }                                                                                              \
-    static void rows_##N(const struct tile *t, uint32_t first, bool is_signed, bool has_min) {     \
-        if (is_signed && has_min)                                                                  \
-            tile_##N(t, first, true, true, EXPANDED);                                              \
-        else if (is_signed)                                                                        \
-            tile_##N(t, first, true, false, EXPANDED);                                             \
-        else if (has_min)                                                                          \
-            tile_##N(t, first, false, true, EXPANDED);                                             \
+    static void KIND##_direct_##N(const struct tile *t, bool has_min) {                            \
+        if (has_min)                                                                               \
+            KIND##_tile_##N(t, 0, true, KIND##_PACKED);                                            \
         else                                                                                       \
-            tile_##N(t, first, false, false, EXPANDED);                                            \
-    }                                                                                              \
-    static void direct_##N(const struct tile *t, uint32_t first, bool is_signed, bool has_min) {   \
-        if (is_signed && has_min)                                                                  \
-            tile_##N(t, first, true, true, BYTES);                                                 \
-        else if (is_signed)                                                                        \
-            tile_##N(t, first, true, false, BYTES);                                                \
-        else if (has_min)                                                                          \
-            tile_##N(t, first, false, true, NIBBLES);                                              \
-        else                                                                                       \
-            tile_##N(t, first, false, false, NIBBLES);                                             \
+            KIND##_tile_##N(t, 0, false, KIND##_PACKED);                                           \
     }
+#define DEFINE_ROWS(KIND, N)                                                                       \
+    static void KIND##_rows_##N(const struct tile *t, uint32_t first, bool has_min) {              \
+        if (has_min)                                                                               \
+            KIND##_tile_##N(t, first, true, EXPANDED);                                             \
+        else                                                                                       \
+            KIND##_tile_##N(t, first, false, EXPANDED);                                            \
+    }
+#define U_PACKED NIBBLES
+#define S_PACKED BYTES
 
-DEFINE_TILE(1)
-DEFINE_TILE(2)
-DEFINE_TILE(3)
-DEFINE_TILE(4)
+DEFINE_TILE(U, 1, REG)
+DEFINE_TILE(U, 2, REG)
+DEFINE_TILE(U, 3, MEM)
+DEFINE_TILE(U, 4, MEM)
+DEFINE_TILE(U, 5, MEM)
+DEFINE_TILE(U, 6, MEM)
+DEFINE_TILE(S, 1, REG)
+DEFINE_TILE(S, 2, MEM)
+DEFINE_TILE(S, 3, MEM)
+DEFINE_TILE(S, 4, MEM)
+/* More rows than fit at once are cut as evenly as possible, so that the smallest parts do not arise. */
+DEFINE_ROWS(U, 3)
+DEFINE_ROWS(U, 4)
+DEFINE_ROWS(U, 5)
+DEFINE_ROWS(U, 6)
+DEFINE_ROWS(S, 2)
+DEFINE_ROWS(S, 3)
+DEFINE_ROWS(S, 4)
 
-#define ROWS_MAX 4
-typedef void (*rows_fn)(const struct tile *t, uint32_t first, bool is_signed, bool has_min);
-static const rows_fn rows_fns[ROWS_MAX + 1] = {NULL, rows_1, rows_2, rows_3, rows_4};
-static const rows_fn direct_fns[ROWS_MAX + 1] = {NULL, direct_1, direct_2, direct_3, direct_4};
+/* Rows at a time: 6 x 2 sums of nibbles, two loads and a product fill 15 registers; bytes need their signs
+ * and magnitudes too. */
+#define U_MAX 6
+#define S_MAX 4
+struct rows_fns {
+    uint32_t max;
+    void (*direct[U_MAX + 1])(const struct tile *t, bool has_min); /* by number of rows */
+    void (*expanded[U_MAX + 1])(const struct tile *t, uint32_t first, bool has_min);
+};
+static const struct rows_fns fns_of[2] = {
+    {U_MAX,
+     {NULL, U_direct_1, U_direct_2, U_direct_3, U_direct_4, U_direct_5, U_direct_6},
+     {NULL, NULL, NULL, U_rows_3, U_rows_4, U_rows_5, U_rows_6}},
+    {S_MAX,
+     {NULL, S_direct_1, S_direct_2, S_direct_3, S_direct_4, NULL, NULL},
+     {NULL, NULL, S_rows_2, S_rows_3, S_rows_4, NULL, NULL}},
+};
 
 static void expand_scales(const struct packed_mat *w, const uint8_t *panel, uint32_t b, float *dst) {
     for (int half = 0; half < 16; half += 8) {
@@ -223,47 +307,46 @@ static void store_rows(const struct mat_args *a, uint32_t panel, uint32_t first_
                n * sizeof *out);
 }
 
-static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end) {
+static void panels_direct(const struct mat_args *a, const struct rows_fns *fns, uint32_t begin,
+                          uint32_t end) {
     const struct packed_mat *w = a->w;
-    uint32_t rows = a->tiles.n_rows;
-    float out[ROWS_MAX * KERN_LANES];
-    struct tile t = {.act = a->act, .act_rows = rows, .n_blocks = w->n_in / KERN_QBLOCK,
-                     .offset = _mm256_set1_epi8((char)w->type->offset)};
+    const uint32_t rows = a->tiles.n_rows;
+    float out[U_MAX * KERN_LANES];
+    struct tile t = {.act = a->act, .act_rows = rows, .n_blocks = w->n_in / KERN_QBLOCK, .out = out,
+                     .ahead = w->panel_bytes, .offset = _mm256_set1_epi8((char)w->type->offset)};
     for (uint32_t p = begin; p < end; p++) {
-        for (size_t half = 0; half < 2; half++) {
-            t.panel = packed_panel(w, p) + half * 32;
-            t.dw = packed_panel(w, p) + w->scale_off + half * 16;
-            t.mw = packed_panel(w, p) + w->min_off + half * 16;
-            t.out = out + half * 8;
-            direct_fns[rows](&t, 0, w->type->form == PACK_U8, w->type->has_min);
-        }
+        t.panel = packed_panel(w, p);
+        t.dw = t.panel + w->scale_off;
+        t.mw = t.panel + w->min_off;
+        fns->direct[rows](&t, w->type->has_min);
         store_rows(a, p, 0, rows, out);
     }
 }
 
+/* A tile's rows in parts as even as possible. */
+static void expanded_tile(const struct mat_args *a, const struct rows_fns *fns, uint32_t p,
+                          struct act_tile at) {
+    float out[U_MAX * KERN_LANES];
+    struct tile t = {.panel = a->panel_scratch, .act = at.p, .act_rows = at.rows,
+                     .n_blocks = a->w->n_in / KERN_QBLOCK, .out = out};
+    uint32_t parts = (at.rows + fns->max - 1) / fns->max;
+    for (uint32_t r = 0, n; parts; parts--, r += n) {
+        n = (at.rows - r + parts - 1) / parts;
+        fns->expanded[n](&t, r, a->w->type->has_min);
+        store_rows(a, p, at.first_row + r, n, out);
+    }
+}
+
 void avx2_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
-    const struct packed_mat *w = a->w;
-    bool is_signed = w->type->form == PACK_U8;
-    float out[ROWS_MAX * KERN_LANES];
-    if (a->tiles.n_rows <= ROWS_MAX) {
-        panels_direct(a, begin, end);
+    const struct rows_fns *fns = &fns_of[a->w->type->form == PACK_U8];
+    if (a->tiles.n_rows <= fns->max) {
+        panels_direct(a, fns, begin, end);
         return;
     }
     for (uint32_t p = begin; p < end; p++) {
-        expand_panel(w, packed_panel(w, p), a->panel_scratch);
-        for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
-            struct act_tile at = act_tile_at(a, i);
-            struct tile t = {.act = at.p, .act_rows = at.rows, .n_blocks = w->n_in / KERN_QBLOCK};
-            for (uint32_t r = 0, n; r < at.rows; r += n) {
-                n = MIN(ROWS_MAX, at.rows - r);
-                for (size_t half = 0; half < 2; half++) {
-                    t.panel = a->panel_scratch + half * 32;
-                    t.out = out + half * 8;
-                    rows_fns[n](&t, r, is_signed, w->type->has_min);
-                }
-                store_rows(a, p, at.first_row + r, n, out);
-            }
-        }
+        expand_panel(a->w, packed_panel(a->w, p), a->panel_scratch);
+        for (uint32_t i = 0; i < a->tiles.n_tiles; i++)
+            expanded_tile(a, fns, p, act_tile_at(a, i));
     }
 }
 

@@ -120,7 +120,7 @@ static const struct attn_shape shapes[] = {
 static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state) {
     (void)state;
     static const uint32_t chunks[] = {1, 2, 3, 5, 12, 13, 31, 32, 64, MAX_POS};
-    const struct kern_ops *t[3];
+    const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
     struct rng r = {7};
     struct kern_team *team;
@@ -154,7 +154,7 @@ static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state
 /* An infinite or NaN V of a later position must not reach an earlier row of the same block. */
 static void test_row_never_sees_what_comes_later(void **state) {
     (void)state;
-    const struct kern_ops *t[3];
+    const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
     struct rng r = {8};
     struct world w;
@@ -180,7 +180,7 @@ static void test_row_never_sees_what_comes_later(void **state) {
 /* Scores far apart: probabilities below exp(-60) are exactly 0, the winner's row comes out. */
 static void test_peaked_scores_give_the_winner(void **state) {
     (void)state;
-    const struct kern_ops *t[3];
+    const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
     struct rng r = {9};
     struct world w;
@@ -201,7 +201,7 @@ static void test_peaked_scores_give_the_winner(void **state) {
 /* Where exp ends: the winner's V is 0, so what shines through is the other positions' probability. */
 static void test_probability_ends_at_minus_60(void **state) {
     (void)state;
-    const struct kern_ops *t[3];
+    const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
     struct rng r = {14};
     struct world w;
@@ -224,7 +224,7 @@ static void test_probability_ends_at_minus_60(void **state) {
 /* The contract's order, written out for one head without the reference's helpers. */
 static void test_order_of_sums_is_the_contract(void **state) {
     (void)state;
-    const struct kern_ops *t[3];
+    const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
     struct rng r = {10};
     struct world w;
@@ -292,7 +292,7 @@ static void test_batch_of_sequences_equals_single_calls(void **state) {
  * new rows, teams that divide the blocks and teams that do not. */
 static void test_blocks_split_over_a_team_give_the_same_bits(void **state) {
     (void)state;
-    const struct kern_ops *t[3];
+    const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
     struct rng r = {15};
     static const unsigned sizes[] = {2, 4, 5};
@@ -321,7 +321,10 @@ static void test_blocks_split_over_a_team_give_the_same_bits(void **state) {
         kern_team_free(teams[i]);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    int rc = kern_isa_arg(argc, argv);
+    if (rc >= 0)
+        return rc;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_output_depends_on_neither_chunk_nor_table_nor_team),
         cmocka_unit_test(test_row_never_sees_what_comes_later),

@@ -7,7 +7,7 @@
 #define MAX_OUT 100
 
 struct fixture {
-    const struct kern_ops *tables[3];
+    const struct kern_ops *tables[2];
     size_t n_tables;
     struct rng rng;
     struct kern_team *team;
@@ -260,7 +260,10 @@ static void test_pack_refuses_bad_input(void **state) {
     packed_mat_free(m);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    int rc = kern_isa_arg(argc, argv);
+    if (rc >= 0)
+        return rc;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_tables_give_the_bits_of_the_reference),
         cmocka_unit_test(test_row_alone_equals_row_in_company),
