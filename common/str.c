@@ -30,6 +30,8 @@ size_t str_find(struct str s, struct str needle, size_t from) {
         return SIZE_MAX;
     if (needle.n == 0)
         return from;
+    if (s.n == 0) /* its p may be NULL */
+        return SIZE_MAX;
     const char *at = memmem(s.p + from, s.n - from, needle.p, needle.n);
     return at ? (size_t)(at - s.p) : SIZE_MAX;
 }

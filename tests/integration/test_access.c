@@ -316,10 +316,10 @@ static void test_every_method_for_everyone(void **state) {
             for (int kind = 0; kind < N_KINDS; kind++) {
                 raw_close(&w->bare); /* it has little time to say Hello, and one try */
                 raw_open(&w->bare, &w->f, 0);
-                try_one(w, row, kind, role, OWN);
+                try_one(w, row, (enum conn_kind)kind, role, OWN);
                 raw_close(&w->bare);
                 raw_open(&w->bare, &w->f, 0);
-                try_one(w, row, kind, role, FOREIGN);
+                try_one(w, row, (enum conn_kind)kind, role, FOREIGN);
             }
     }
     assert_int_equal(svc_n_methods, ARRAY_LEN(rows)); /* none here that the node does not have */

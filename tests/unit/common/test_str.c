@@ -15,6 +15,7 @@ static void test_views(void **state) {
     assert_false(str_ends(STR("s"), STR("_bytes")));
     assert_int_equal(str_find(STR("abcabc"), STR("c"), 3), 5);
     assert_true(str_find(STR("abc"), STR("x"), 0) == SIZE_MAX);
+    assert_true(str_find((struct str){NULL, 0}, STR("x"), 0) == SIZE_MAX);
     assert_int_equal(str_cut(STR("abc"), 7, 9).n, 0);
     struct str rest = STR("a,,b,"), part;
     const char *want[] = {"a", "", "b"};

@@ -294,8 +294,8 @@ static void write_file(char path[64], const char *text) {
 static void test_lookup_of_a_request(void **state) {
     struct fixture *f = *state;
     static const char *const good[] = {
-        "{\"model\":\"m\",\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
-        "\"text\":\"hi\"}]}],\"stream\":true}",
+        ("{\"model\":\"m\",\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+         "\"text\":\"hi\"}]}],\"stream\":true}"),
         "{\"prompt\":\"hi\",\"max_tokens\":3}", "{\"prompt\":[\"hi\"]}",
         "{\"prompt\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27]}"};
     char path[64];
