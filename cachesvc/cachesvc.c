@@ -14,7 +14,7 @@ struct node {
     struct cachesvc svc; /* first: struct cachesvc * is struct node * */
     uint16_t rpc_port;
     char password[512];
-    bool has_tick, has_streams, has_puts, has_sessions;
+    bool has_timers, has_streams, has_puts, has_sessions;
     uint32_t closing; /* parts whose close callback is still out */
     void (*close_cb)(void *arg);
     void *close_arg;
@@ -91,7 +91,17 @@ static int read_tokens(struct cachesvc *s, struct errbuf *eb) {
 
 static int open_pools(struct node *n, struct errbuf *eb) {
     struct cachesvc *s = &n->svc;
-    int rv = session_table_init(&s->sessions, s->cfg->max_sessions);
+    const struct cachesvc_config *cfg = s->cfg;
+    /* The unit of bytes is the largest request, and what a frame under way counts for at most. */
+    const struct session_limit limits[N_BOUNDS] = {
+        [BOUND_STREAMS] = {cfg->max_fetches, 1},
+        [BOUND_WAITING] = {cfg->max_waiting_bytes, 1024 + cfg->max_ids * BLOCK_ID_BYTES},
+        [BOUND_READS] = {cfg->disk_queue, 1},
+        [BOUND_SENDS] = {cfg->ram_bytes / 4, cfg->ram_bytes / 256},
+        [BOUND_PUTS] = {cfg->max_puts, 1},
+        [BOUND_COMMITS] = {cfg->max_commits, 1},
+        [BOUND_REMOVALS] = {SVC_MAX_REMOVALS, 1}};
+    int rv = session_table_init(&s->sessions, cfg->max_sessions, limits);
     n->has_sessions = rv == 0;
     if (rv == 0)
         rv = svc_fetch_init(s);
@@ -175,6 +185,7 @@ static int open_store(struct cachesvc *s, struct errbuf *eb) {
                                 .max_blocks = cfg->max_blocks,
                                 .max_namespaces = SESSION_MAX_NS,
                                 .max_sessions = cfg->max_sessions,
+                                .max_puts = cfg->max_puts,
                                 .max_put_blocks = cfg->max_put_blocks,
                                 .max_disk_reads = cfg->disk_queue,
                                 .lease_ttl_ns = cfg->lease_ttl_ms * NS_PER_MS,
@@ -399,7 +410,7 @@ static void finish(struct node *n) {
 static void on_back_closed(void *arg) {
     part_closed(arg, finish);
 }
-static void on_tick_closed(uv_handle_t *h) {
+static void on_timer_closed(uv_handle_t *h) {
     on_back_closed(node_of(h->data));
 }
 
@@ -414,9 +425,10 @@ static void close_back(struct node *n) {
         n->closing++;
         loop_work_close(TAKE_PTR(s->disk_pool), on_back_closed, n);
     }
-    if (n->has_tick) {
-        n->closing++;
-        uv_close((uv_handle_t *)&s->tick, on_tick_closed);
+    if (n->has_timers) {
+        n->closing += 2;
+        uv_close((uv_handle_t *)&s->tick, on_timer_closed);
+        uv_close((uv_handle_t *)&s->prepare, on_timer_closed);
     }
     on_back_closed(n);
 }
@@ -484,7 +496,7 @@ void cachesvc_drain(struct cachesvc *s) {
 }
 
 bool cachesvc_is_drained(const struct cachesvc *s) {
-    return s->phase >= SVC_DRAINING && slabpool_in_use(&s->streams) == 0 &&
+    return s->phase >= SVC_DRAINING && slabpool_in_use(&s->streams) == 0 && s->n_waiting == 0 &&
            slabpool_in_use(&s->commits) == 0 && s->evicts_open == 0;
 }
 
@@ -526,8 +538,9 @@ int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env,
         return rv;
     }
     uv_timer_init(s->loop, &s->tick);
-    s->tick.data = s;
-    n->has_tick = true;
+    uv_prepare_init(s->loop, &s->prepare);
+    s->tick.data = s->prepare.data = s;
+    n->has_timers = true;
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     s->phase = SVC_READY;
     *ret = s;

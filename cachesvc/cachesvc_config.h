@@ -31,10 +31,19 @@
     X(max_sessions, U32, 1024, 1, 65535, false, "client sessions")                                 \
     X(max_data_conns, U32, 4, 1, 4, false, "data connections of a session")                        \
     X(max_ids, U32, 4096, 8, 8192, false, "block ids in one request")                              \
-    X(max_fetches, U32, 256, 1, 65535, false, "fetch streams in all; more are answered BUSY")      \
+    X(max_fetches, U32, 256, 1, 65535, false, "fetch streams that run at a time; sessions share them") \
+    X(max_waiting, U32, 256, 1, 65535, false,                                                      \
+      "Fetch requests of one session that wait for their turn; more are answered BUSY")            \
+    X(max_waiting_bytes, U64, 64ull << 20, 1ull << 20, 1ull << 40, false,                          \
+      "memory of all waiting requests; sessions share it")                                         \
+    X(min_reader_bytes, U32, 16384, 0, 1u << 30, true,                                             \
+      "a reader that takes fewer bytes a second than this for 10 s is dropped; 0: never")          \
     X(max_inflight_bytes, U64, 64ull << 20, 1ull << 20, 1ull << 40, false,                         \
       "payload queued on one connection")                                                          \
+    X(max_puts, U32, 4096, 1, 65535, false, "open puts; sessions share them")                      \
     X(max_put_blocks, U32, 256, 1, 4096, false, "blocks of one put")                               \
+    X(max_commits, U32, 1024, 1, 65535, false,                                                     \
+      "commits that wait for payloads; sessions share them")                                       \
     X(lease_ttl_ms, U32, 5000, 100, 600000, false, "a lease without a heartbeat ends after, ms")   \
     X(put_ttl_ms, U32, 30000, 100, 600000, false, "a put without progress ends after, ms")         \
     X(disk_threads, U32, 2, 1, 64, false, "threads that read and write the disk tier")             \

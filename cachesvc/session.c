@@ -4,35 +4,92 @@
 #include <sys/random.h>
 
 #include "common/check.h"
+#include "common/str.h"
 
-int session_table_init(struct session_table *t, uint32_t max_sessions) {
+/* ---- tenants ---- */
+
+static int tenant_take(struct session_table *t, const struct auth_token *auth,
+                       struct tenant **ret) {
+    LIST_FOREACH(&t->tenants, it) {
+        struct tenant *old = LIST_ENTRY(it, struct tenant, link);
+        if (auth ? memcmp(old->auth.digest, auth->digest, DIGEST_BYTES) == 0 : !old->has_auth) {
+            old->n_sessions++;
+            *ret = old;
+            return 0;
+        }
+    }
+    struct tenant *n = calloc(1, sizeof(*n)); /* with a Hello: not a hot path */
+    if (!n)
+        return ERR_NOMEM;
+    n->has_auth = auth != NULL;
+    if (auth)
+        n->auth = *auth;
+    n->n_sessions = 1;
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_tenant_init(&n->bound[i], &t->bound[i]);
+    list_push_back(&t->tenants, &n->link);
+    *ret = n;
+    return 0;
+}
+
+static void tenant_give(struct tenant *n) {
+    if (--n->n_sessions > 0)
+        return;
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_tenant_fini(&n->bound[i]);
+    list_remove(&n->link);
+    free(n);
+}
+
+/* ---- sessions ---- */
+
+int session_table_init(struct session_table *t, uint32_t max_sessions,
+                       const struct session_limit limit[N_BOUNDS]) {
     list_init(&t->all);
+    list_init(&t->tenants);
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_init(&t->bound[i], SHARE_RUNNING, limit[i].total, limit[i].unit);
     t->next_number = 1;
     return slabpool_init(&t->pool, max_sessions, sizeof(struct session));
 }
 
 void session_table_fini(struct session_table *t) {
-    CHECK(list_empty(&t->all));
+    CHECK(list_empty(&t->all) && list_empty(&t->tenants));
     slabpool_fini(&t->pool);
 }
 
+static int open_parts(struct session_table *t, struct block_store *store,
+                      const struct auth_token *auth, struct session *s) {
+    int rv = block_store_session_open(store, &s->store);
+    if (rv == 0 && getrandom(s->token, sizeof(s->token), 0) != (ssize_t)sizeof(s->token))
+        rv = ERR_INTERNAL;
+    if (rv == 0)
+        rv = tenant_take(t, auth, &s->tenant);
+    if (rv < 0)
+        block_store_session_close(s->store);
+    return rv;
+}
+
 int session_open(struct session_table *t, struct block_store *store, struct rpc_conn *conn,
-                 struct session **ret) {
+                 const struct auth_token *auth, struct session **ret) {
     struct session *s = slabpool_take(&t->pool);
     if (!s)
         return ERR_BUSY;
-    int rv = block_store_session_open(store, &s->store);
-    if (rv == 0 && getrandom(s->token, sizeof(s->token), 0) != (ssize_t)sizeof(s->token)) {
-        block_store_session_close(s->store);
-        rv = ERR_INTERNAL;
-    }
+    int rv = open_parts(t, store, auth, s);
     if (rv < 0) {
         slabpool_give(&t->pool, s);
         return rv;
     }
     s->number = t->next_number++;
+    s->auth = s->tenant->has_auth ? &s->tenant->auth : NULL;
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_user_init(&s->bound[i], &s->tenant->bound[i]);
     list_init(&s->streams);
+    list_init(&s->waiting);
+    list_init(&s->turn);
+    list_init(&s->sends);
     list_init(&s->puts);
+    list_init(&s->removals);
     for (uint32_t i = 0; i < SESSION_MAX_DATA; i++)
         s->data[i] = (struct session_conn){.session = s, .number = i + 1};
     s->control = (struct session_conn){.session = s, .conn = rpc_conn_ref(conn)};
@@ -43,16 +100,51 @@ int session_open(struct session_table *t, struct block_store *store, struct rpc_
 }
 
 void session_free(struct session_table *t, struct session *s) {
-    CHECK(list_empty(&s->streams) && list_empty(&s->puts));
+    CHECK(list_empty(&s->streams) && list_empty(&s->waiting) && list_empty(&s->sends) &&
+          list_empty(&s->puts) && list_empty(&s->removals));
     for (uint32_t i = 0; i < SESSION_MAX_DATA; i++)
         CHECK(!s->data[i].conn);
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_user_fini(&s->bound[i]);
+    tenant_give(s->tenant);
     block_store_session_close(s->store);
     list_remove(&s->link);
     explicit_bzero(s->token, sizeof(s->token));
     slabpool_give(&t->pool, s);
 }
 
-struct session *session_find(struct session_table *t, const uint8_t token[WIRE_SESSION_TOKEN_BYTES]) {
+/* Neither C0 nor C1 controls, nor what turns the direction of a terminal's line. */
+static bool is_printable(const char *p, size_t n) {
+    const unsigned char *u = (const unsigned char *)p;
+    if (n == 1)
+        return u[0] >= 0x20 && u[0] != 0x7f;
+    if (n == 2)
+        return u[0] != 0xc2 || u[1] >= 0xa0;
+    bool is_general = n == 3 && u[0] == 0xe2 && (u[1] == 0x80 || u[1] == 0x81);
+    return !(is_general && ((u[1] == 0x80 && (u[2] >= 0xa8 || (u[2] >= 0x8b && u[2] <= 0x8f))) ||
+                            (u[1] == 0x81 && u[2] >= 0xa0)));
+}
+
+void session_set_name(struct session *s, const char *name) {
+    struct str rest = str_of(name);
+    size_t at = 0;
+    while (rest.n > 0) {
+        size_t n = str_utf8_len(rest), take = MAX(n, (size_t)1);
+        bool is_good = n > 0 && is_printable(rest.p, n);
+        if (at + (is_good ? n : 1) >= sizeof(s->name))
+            break;
+        if (is_good)
+            memcpy(s->name + at, rest.p, n);
+        else
+            s->name[at] = '?';
+        at += is_good ? n : 1;
+        rest = str_cut(rest, take, rest.n);
+    }
+    s->name[at] = '\0';
+}
+
+struct session *session_find(struct session_table *t,
+                             const uint8_t token[WIRE_SESSION_TOKEN_BYTES]) {
     struct session *found = NULL;
     LIST_FOREACH(&t->all, it) {
         struct session *s = LIST_ENTRY(it, struct session, link);
@@ -62,7 +154,8 @@ struct session *session_find(struct session_table *t, const uint8_t token[WIRE_S
     return found;
 }
 
-int session_join(struct session *s, struct rpc_conn *conn, uint32_t max_data, struct session_conn **ret) {
+int session_join(struct session *s, struct rpc_conn *conn, uint32_t max_data,
+                 struct session_conn **ret) {
     for (uint32_t i = 0; i < MIN(max_data, (uint32_t)SESSION_MAX_DATA); i++) {
         if (s->data[i].conn)
             continue;

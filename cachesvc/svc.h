@@ -48,9 +48,14 @@ struct cachesvc {
     struct http_metrics_source sources[2];
     struct http_route routes[HTTP_METRICS_ROUTES];
     uv_timer_t tick;
+    uv_prepare_t prepare; /* active while something given back may serve who waits */
 
     struct slabpool streams; /* struct fetch_stream, svc_fetch.c */
     struct slabpool sends;   /* struct fetch_send */
+    struct list turns;       /* sessions with fetches that wait for a stream */
+    struct list held;        /* streams that wait for a share of reads or bytes */
+    uint32_t n_waiting;      /* fetches that wait, of all sessions */
+    uint64_t fetch_level;    /* session.fetch_time of the turn taken last */
     struct slabpool puts;    /* struct put_rec, svc_put.c */
     struct slabpool commits; /* struct commit_ctx */
     struct svc_descriptor descriptor[SESSION_MAX_NS];
@@ -100,7 +105,8 @@ int svc_cancel(void *arg, struct rpc_call *call, struct errbuf *eb);
 void svc_fetch_pump_conn(struct cachesvc *s, struct session *ss, const struct rpc_conn *c);
 /* Ends the streams of one connection, or (c NULL) all of the session's. */
 void svc_fetch_end(struct cachesvc *s, struct session *ss, const struct rpc_conn *c);
-void svc_fetch_tick(struct cachesvc *s); /* streams whose deadline passed */
+void svc_fetch_tick(struct cachesvc *s); /* deadlines, and readers that are too slow */
+void svc_fetch_turns(uv_prepare_t *p);   /* p->data: the cachesvc; serves who waits, stops p */
 
 /* svc_put.c */
 int svc_put_init(struct cachesvc *s);
@@ -118,10 +124,12 @@ int svc_list(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb);
 
 /* svc_admin.c */
+#define SVC_MAX_REMOVALS 16u /* under way at once */
 /* Narrows f to the namespace that an admin method names, within those of the session's token. ERR_DENIED with
  * a text for another's, whether it is known here or not, and where a bound token names none. */
 int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct store_filter *f,
                   struct errbuf *eb);
+void svc_admin_end_session(struct session *ss); /* removals under way go on without it */
 int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb);

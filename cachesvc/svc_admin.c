@@ -4,8 +4,6 @@
 
 #include "common/check.h"
 
-#define MAX_EVICTS 16u  /* under way at once */
-
 int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct store_filter *f,
                   struct errbuf *eb) {
     const struct auth_token *auth = session_of(call->conn)->session->auth;
@@ -118,8 +116,10 @@ int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb) {
 /* ---- Evict, Flush ---- */
 
 struct evict_ctx {
+    struct list link; /* session.removals */
     struct store_evict e;
     struct cachesvc *svc;
+    struct session *session; /* NULL when it has ended: what was begun is done all the same */
     struct rpc_conn *conn; /* referenced */
     struct wire_hdr hdr;
     bool dry_run;
@@ -153,24 +153,39 @@ static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
         log_info(s->log, "blocks removed by an operator", "blocks=%llu bytes=%llu rv=%s",
                  (unsigned long long)n_blocks, (unsigned long long)bytes, err_name(rv));
     s->evicts_open--;
+    if (ctx->session)
+        share_give(&ctx->session->bound[BOUND_REMOVALS], 1);
+    list_remove(&ctx->link);
     rpc_conn_unref(ctx->conn);
     free(ctx);
 }
 
 static int start_evict(struct cachesvc *s, struct rpc_call *call, const struct store_filter *f,
                        struct errbuf *eb) {
-    if (s->evicts_open >= MAX_EVICTS)
-        return err_set(eb, ERR_BUSY, "%u removals are under way", MAX_EVICTS);
+    struct session *ss = session_of(call->conn)->session;
+    if (!share_take(&ss->bound[BOUND_REMOVALS], 1))
+        return err_set(eb, ERR_BUSY, "too many removals are under way in this session");
     struct evict_ctx *ctx = calloc(1, sizeof(*ctx)); /* an operator's command: not a hot path */
-    if (!ctx)
+    if (!ctx) {
+        share_give(&ss->bound[BOUND_REMOVALS], 1);
         return ERR_NOMEM;
+    }
     ctx->svc = s;
+    ctx->session = ss;
+    list_push_back(&ss->removals, &ctx->link);
     ctx->conn = rpc_conn_ref(call->conn);
     ctx->hdr = call->hdr;
     ctx->dry_run = f->dry_run;
     s->evicts_open++;
     block_store_evict(s->store, &ctx->e, f, on_evicted, ctx);
     return 0;
+}
+
+void svc_admin_end_session(struct session *ss) {
+    for (struct list *l; (l = list_pop_front(&ss->removals));) {
+        share_give(&ss->bound[BOUND_REMOVALS], 1);
+        LIST_ENTRY(l, struct evict_ctx, link)->session = NULL;
+    }
 }
 
 /* Ids without their namespace: that of the first one here. */

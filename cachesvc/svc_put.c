@@ -37,14 +37,12 @@ struct commit_ctx {
     struct commit_item items[]; /* [max_put_blocks] */
 };
 
-#define MAX_COMMITS 1024u
-
 int svc_put_init(struct cachesvc *s) {
-    int rv = slabpool_init(&s->puts, 4096, sizeof(struct put_rec));
+    int rv = slabpool_init(&s->puts, s->cfg->max_puts, sizeof(struct put_rec));
     if (rv < 0)
         return rv;
     size_t bytes = sizeof(struct commit_ctx) + s->cfg->max_put_blocks * (sizeof(struct commit_item) + 1);
-    rv = slabpool_init(&s->commits, MAX_COMMITS, bytes);
+    rv = slabpool_init(&s->commits, s->cfg->max_commits, bytes);
     if (rv < 0)
         slabpool_fini(&s->puts);
     return rv;
@@ -69,6 +67,7 @@ static struct put_rec *find_rec(struct session *ss, uint64_t put_id) {
 static void free_ctx(struct commit_ctx *ctx) {
     list_remove(&ctx->link);
     rpc_conn_unref(ctx->conn);
+    share_give(&ctx->session->bound[BOUND_COMMITS], 1);
     slabpool_give(&ctx->svc->commits, ctx);
 }
 
@@ -90,6 +89,7 @@ static void end_put(struct cachesvc *s, struct session *ss, struct put_rec *r) {
     if (p)
         block_store_put_end(p);
     list_remove(&r->link);
+    share_give(&ss->bound[BOUND_PUTS], 1);
     slabpool_give(&s->puts, r);
 }
 
@@ -125,21 +125,28 @@ static void fill_blocks(const struct msg_put_begin_req *m, struct store_put_bloc
     }
 }
 
-/* Puts that expired in the store leave their records behind until the session ends; they go when none is free,
- * so that a client that never commits cannot hold all of them. */
-static struct put_rec *take_rec(struct cachesvc *s) {
-    struct put_rec *r = slabpool_take(&s->puts);
-    if (r)
-        return r;
-    LIST_FOREACH(&s->sessions.all, at) {
-        struct session *ss = LIST_ENTRY(at, struct session, link);
+/* Puts that expired in the store leave their records behind; they go when the session's share is used up, so
+ * that who never commits is stopped by its share alone, and for as long as its puts live. */
+static struct put_rec *take_rec(struct cachesvc *s, struct session *ss) {
+    struct share_user *u = &ss->bound[BOUND_PUTS];
+    if (!share_may(u, 1))
         LIST_FOREACH_SAFE(&ss->puts, it, tmp) {
             struct put_rec *old = LIST_ENTRY(it, struct put_rec, link);
             if (old->n_open == 0 && !block_store_put_find(ss->store, old->put_id))
                 end_put(s, ss, old);
         }
-    }
-    return slabpool_take(&s->puts);
+    if (!share_take(u, 1))
+        return NULL;
+    struct put_rec *r = slabpool_take(&s->puts);
+    CHECK(r); /* the pool is as large as the bound */
+    return r;
+}
+
+static void give_rec(struct cachesvc *s, struct session *ss, struct put_rec *r) {
+    if (!r)
+        return;
+    share_give(&ss->bound[BOUND_PUTS], 1);
+    slabpool_give(&s->puts, r);
 }
 
 int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
@@ -156,10 +163,10 @@ int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return rv;
     struct store_put_block *blocks = bump_alloc(call->scratch, m.n_ids * sizeof(*blocks));
     uint8_t *status = bump_alloc(call->scratch, m.n_ids);
-    struct put_rec *r = take_rec(s);
+    struct put_rec *r = take_rec(s, ss);
     if (!blocks || !status || !r) {
-        slabpool_give(&s->puts, r);
-        return err_set(eb, ERR_BUSY, "Put: too many open puts");
+        give_rec(s, ss, r);
+        return err_set(eb, ERR_BUSY, "Put: too many open puts in this session");
     }
     fill_blocks(&m, blocks);
     a.blocks = blocks;
@@ -169,7 +176,7 @@ int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct store_put *p = NULL;
     rv = block_store_put_begin(ss->store, &a, status, &p, eb);
     if (rv < 0 || !p) {
-        slabpool_give(&s->puts, r);
+        give_rec(s, ss, r);
         if (rv < 0)
             return err_wrap(eb, rv, "Put");
     } else {
@@ -289,9 +296,10 @@ int svc_put_commit(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return err_set(eb, ERR_NOTFOUND, "Commit: no such put");
     if (m.n_indexes > s->cfg->max_put_blocks)
         return err_set(eb, ERR_TOOBIG, "Commit: %zu blocks", m.n_indexes);
+    if (!share_take(&ss->bound[BOUND_COMMITS], 1))
+        return err_set(eb, ERR_BUSY, "Commit: too many are waiting in this session");
     struct commit_ctx *ctx = slabpool_take(&s->commits);
-    if (!ctx)
-        return err_set(eb, ERR_BUSY, "Commit: %u are waiting", MAX_COMMITS);
+    CHECK(ctx); /* the pool is as large as the bound */
     ctx->svc = s;
     ctx->session = ss;
     ctx->rec = r;

@@ -24,13 +24,12 @@ static int open_session(struct cachesvc *s, struct rpc_call *call, const struct 
         return err_set(eb, ERR_DENIED, "Hello: no such token for this role");
     }
     struct session *ss;
-    int rv = session_open(&s->sessions, s->store, call->conn, &ss);
+    int rv = session_open(&s->sessions, s->store, call->conn, token, &ss);
     if (rv < 0)
         return err_set(eb, rv, "Hello: no session free");
     ss->role = m->role;
-    ss->auth = token;
     ss->opened_ns = call->recv_ns;
-    snprintf(ss->name, sizeof(ss->name), "%s", m->client_name ? m->client_name : "");
+    session_set_name(ss, m->client_name);
     if (m->writer.n == sizeof(ss->writer))
         memcpy(ss->writer, m->writer.p, sizeof(ss->writer));
     rpc_conn_set_grants(call->conn, role_grants(m->role));
@@ -48,7 +47,8 @@ static int join_session(struct cachesvc *s, struct rpc_call *call, const struct 
         return err_set(eb, ERR_DENIED, "Hello: no such session to join");
     int rv = session_join(ss, call->conn, s->cfg->max_data_conns, ret);
     if (rv < 0)
-        return err_set(eb, rv, "Hello: the session has its %u data connections", s->cfg->max_data_conns);
+        return err_set(eb, rv, "Hello: the session has its %u data connections",
+                       s->cfg->max_data_conns);
     rpc_conn_set_grants(call->conn, GRANT_SESSION | GRANT_DATA | GRANT_READ |
                                         (ss->role != MSG_ROLE_READER ? GRANT_WRITE : 0u));
     return 0;
@@ -76,7 +76,7 @@ int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb) {
                                 .max_ids = s->cfg->max_ids,
                                 .max_data_conns = s->cfg->max_data_conns,
                                 .lease_ttl_ms = s->cfg->lease_ttl_ms,
-                                .max_inflight = s->cfg->max_fetches};
+                                .max_inflight = s->cfg->max_waiting};
     if (m.session_token.n > 0) {
         struct session_conn *sc;
         rv = join_session(s, call, &m, &sc, eb);
@@ -103,6 +103,7 @@ static void forget_conn(struct session_conn *sc) {
 static void end_session(struct cachesvc *s, struct session *ss) {
     svc_fetch_end(s, ss, NULL);
     svc_put_end_session(s, ss);
+    svc_admin_end_session(ss);
     for (uint32_t i = 0; i < SESSION_MAX_DATA; i++) {
         struct rpc_conn *c = ss->data[i].conn;
         if (!c)

@@ -90,34 +90,60 @@ uint64_t share_excess(const struct share_user *u) {
 
 /* ---- take and give ---- */
 
-bool share_may(const struct share_user *u, uint64_t n) {
+enum source { REFUSED, FROM_OPEN, FROM_KEPT };
+
+static enum source source_of(const struct share_user *u, uint64_t n) {
     const struct share_tenant *t = u->tenant;
     const struct share *s = t->of;
+    uint64_t open = open_part(s), from_open = s->used - s->dipped;
+    bool is_within = u->used + n <= share_of(u);
+    uint64_t first = is_within ? 0 : s->asked - u->asked; /* what goes before */
     if (n > share_free(s))
-        return false;
-    if (u->used + n > share_of(u))
-        return s->used + n + (s->asked - u->asked) <= open_part(s);
-    return s->n_tenants <= 1 || t->used + n <= share_of_tenant(t) ||
-           s->used + n + kept(s) <= s->total;
+        return REFUSED;
+    if (from_open <= open && first <= open - from_open && n <= open - from_open - first)
+        return FROM_OPEN;
+    if (!is_within || s->dipped > s->total - open)
+        return REFUSED;
+    uint64_t left = s->total - open - s->dipped; /* of what is kept */
+    bool is_over = s->n_tenants > 1 && t->used + n > share_of_tenant(t);
+    bool is_much = u->dipped + n > MAX((left + u->dipped) / 2, s->unit);
+    return n + (is_over ? kept(s) : 0) > left || is_much ? REFUSED : FROM_KEPT;
+}
+
+bool share_may(const struct share_user *u, uint64_t n) {
+    return source_of(u, n) != REFUSED;
 }
 
 bool share_take(struct share_user *u, uint64_t n) {
-    if (!share_may(u, n))
+    enum source from = source_of(u, n);
+    if (from == REFUSED)
         return false;
+    struct share *s = u->tenant->of;
     bool before = wants(u);
     u->used += n;
     u->tenant->used += n;
-    u->tenant->of->used += n;
+    s->used += n;
+    if (from == FROM_KEPT) {
+        u->dipped += n;
+        s->dipped += n;
+    }
     u->waits -= MIN(n, u->waits);
-    u->tenant->of->asked -= MIN(n, u->asked);
+    s->asked -= MIN(n, u->asked);
     u->asked -= MIN(n, u->asked);
     note_wants(u, before);
     return true;
 }
 
+static void give_dipped(struct share_user *u, uint64_t n) {
+    uint64_t d = MIN(n, u->dipped);
+    u->dipped -= d;
+    u->tenant->of->dipped -= d;
+}
+
 void share_give(struct share_user *u, uint64_t n) {
     CHECK(n <= u->used);
     bool before = wants(u);
+    give_dipped(u, n);
     u->used -= n;
     u->tenant->used -= n;
     u->tenant->of->used -= n;
@@ -127,6 +153,7 @@ void share_give(struct share_user *u, uint64_t n) {
 void share_move(struct share_user *from, struct share_user *to, uint64_t n) {
     CHECK(from->tenant->of == to->tenant->of && n <= from->used);
     bool from_before = wants(from), to_before = wants(to);
+    give_dipped(from, n);
     from->used -= n;
     from->tenant->used -= n;
     to->used += n;

@@ -22,17 +22,17 @@
  *      total, at least one unit, is kept for users below their share, and with several tenants another
  *      eighth for tenants below theirs. The open part is the rest. So a newcomer always finds
  *      something, however much the others run; as they end it comes to its share, because from what
- *      they give nothing goes back to them while the kept part is not whole again.
+ *      they give nothing goes back to them while somebody waits below its share. Of what is kept one
+ *      user takes at most half of what the others left of it, so the next newcomer finds some too.
  *
  * 3. A request above its user's share waits with that user; the owner keeps those lists, bounded, and
  *    after each share_give() serves users that wait in turns. A full list is answered BUSY: a user is
  *    refused because of what it asked for itself, never because of others.
  *
- * In short, share_take(u, n) is granted iff n units are free and
+ * In short, share_take(u, n) is granted iff n fits
  *
- *    u with n is within its share and its tenant within the tenant's    (all of the total), or
- *    u with n is within its share                                       (total less the tenants' part), or
- *    n and what others below their share wait for fit the open part.
+ *    the open part, for u above its share together with what others wait for below theirs, or
+ *    what is kept, for u within its share, less the tenants' eighth if its tenant is above its own.
  *
  * A unit (cfg.unit) is the largest amount that one take may ask for, such as the bytes of the largest
  * block: shares are never smaller, so every request can be granted at some time. A total of less than
@@ -53,6 +53,7 @@ struct share {
     uint64_t total, unit;
     enum share_kind kind;
     uint64_t used;
+    uint64_t dipped;    /* of used: taken of what is kept */
     uint64_t asked;     /* by users that wait, as far as it lay within their shares */
     uint32_t n_tenants; /* initialised */
     uint32_t n_wanting; /* tenants of which some user wants some */
@@ -65,8 +66,9 @@ struct share_tenant {
 struct share_user {
     struct share_tenant *tenant;
     uint64_t used;
-    uint64_t waits; /* units it waits for; 0: none */
-    uint64_t asked; /* its part of share.asked */
+    uint64_t dipped; /* its part of share.dipped; given back first */
+    uint64_t waits;  /* units it waits for; 0: none */
+    uint64_t asked;  /* its part of share.asked */
 };
 
 /* unit 0: 1. */

@@ -51,7 +51,7 @@ void node_fixture_token_file(struct node_fixture *f, const char *text) {
 }
 
 void node_fixture_start(struct node_fixture *f) {
-    struct cachesvc_env env = {.loop = &f->tl.loop};
+    struct cachesvc_env env = {.loop = &f->tl.loop, .clk = f->clk};
     struct errbuf eb = {{0}};
     int rv = cachesvc_open(&f->node, &env, &f->cfg, &eb);
     if (rv < 0)

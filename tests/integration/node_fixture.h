@@ -20,6 +20,7 @@ struct node_fixture {
     struct test_loop tl;
     struct tmpdir dir;
     struct cachesvc_config cfg; /* change between init and start */
+    const struct clock *clk; /* of the node; NULL: the real one */
     struct cachesvc *node;
     char unix_path[300], token_path[300], disk_path[300];
     bool over_unix;

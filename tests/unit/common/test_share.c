@@ -50,6 +50,7 @@ static void drop(struct fixture *f) {
         share_tenant_fini(&f->tenant[i]);
     assert_int_equal(f->s.used, 0);
     assert_int_equal(f->s.asked, 0);
+    assert_int_equal(f->s.dipped, 0);
     assert_int_equal(f->s.n_wanting, 0);
     assert_int_equal(f->s.n_tenants, 0);
 }
@@ -82,7 +83,7 @@ static void test_share_newcomer_comes_to_its_share_first(void **state) {
     make(&f, SHARE_RUNNING, TOTAL, 1, 1);
     struct share_user *greedy = &f.user[0], *next = &f.user[1];
     take_all(greedy, 1);
-    assert_int_equal(take_all(next, 1), TOTAL / 8);
+    assert_int_equal(take_all(next, 1), TOTAL / 8 / 2);
     share_wait(next, 1);
     uint64_t share = share_of(next);
     while (next->used < share) {
@@ -90,9 +91,25 @@ static void test_share_newcomer_comes_to_its_share_first(void **state) {
         share_give(greedy, 1);
         assert_false(share_take(greedy, 1));
         assert_true(share_take(next, 1));
+        share_wait(next, 1);
     }
     share_wait(next, 0);
-    assert_int_equal(f.s.used, TOTAL);
+    assert_int_equal(f.s.used, TOTAL - TOTAL / 8 / 2);
+    drop(&f);
+}
+
+/* One newcomer after the other that takes what it gets and never gives: the next finds some still. */
+static void test_share_each_newcomer_finds_some(void **state) {
+    (void)state;
+    struct fixture f;
+    make(&f, SHARE_RUNNING, TOTAL, 1, 1);
+    take_all(&f.user[0], 1);
+    uint64_t before = TOTAL;
+    for (uint32_t i = 1; i <= 6; i++) {
+        uint64_t got = take_all(&f.user[i], 1);
+        assert_in_range(got, 1, before);
+        before = got;
+    }
     drop(&f);
 }
 
@@ -134,16 +151,17 @@ static void test_share_taken_back_goes_to_who_waits(void **state) {
 static void test_share_tenants_divide_before_their_users(void **state) {
     (void)state;
     struct fixture f;
+    const uint64_t eighth = TOTAL / 8;
     make(&f, SHARE_RUNNING, TOTAL, 1, 2);
     for (uint32_t i = 0; i < USERS; i += 2) /* all of tenant 0 */
         assert_true(share_take(&f.user[i], 1));
     for (uint32_t i = 0; i < USERS; i += 2)
         take_all(&f.user[i], 1);
-    uint64_t before = f.tenant[0].used;
-    assert_true(before <= TOTAL - TOTAL / 8);
-    assert_int_equal(take_all(&f.user[1], 1), TOTAL - before);
-    assert_int_equal(share_of(&f.user[1]), (TOTAL - 2 * (TOTAL / 8)) / 2);
-    assert_int_equal(share_of(&f.user[0]), (TOTAL - 2 * (TOTAL / 8)) / 2 / (USERS / 2));
+    assert_int_equal(share_of(&f.user[0]), (TOTAL - 2 * eighth) / (USERS / 2));
+    assert_true(f.s.dipped > 0); /* those below theirs: the users' eighth, never the tenants' */
+    assert_true(f.s.used <= TOTAL - eighth);
+    assert_true(take_all(&f.user[1], 1) >= eighth / 2);
+    assert_int_equal(share_of(&f.user[1]), (TOTAL - 2 * eighth) / 2);
     drop(&f);
 }
 
@@ -200,18 +218,21 @@ static uint64_t tenant_share(const struct fixture *f, const struct share_tenant 
 }
 
 static void check_sums(const struct fixture *f) {
-    uint64_t used = 0, asked = 0, of_tenant[TENANTS] = {0};
+    uint64_t used = 0, asked = 0, dipped = 0, of_tenant[TENANTS] = {0};
     uint32_t wanting[TENANTS] = {0}, n_wanting = 0;
     for (uint32_t i = 0; i < USERS; i++) {
         const struct share_user *u = &f->user[i];
         used += u->used;
         asked += u->asked;
+        dipped += u->dipped;
+        assert_true(u->dipped <= u->used);
         of_tenant[i % f->n_tenants] += u->used;
         wanting[i % f->n_tenants] += u->used > 0 || u->waits > 0;
     }
     assert_true(used <= f->s.total);
     assert_int_equal(used, f->s.used);
     assert_int_equal(asked, f->s.asked);
+    assert_int_equal(dipped, f->s.dipped);
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         assert_int_equal(of_tenant[i], f->tenant[i].used);
         assert_int_equal(wanting[i], f->tenant[i].n_wanting);
@@ -220,18 +241,24 @@ static void check_sums(const struct fixture *f) {
     assert_int_equal(n_wanting, f->s.n_wanting);
 }
 
+/* Refused below its share is only who asks for more than is left to it of what is kept; nobody above its
+ * share takes of that; half of it is left for the next. */
 static void check_take(struct fixture *f, struct share_user *u, uint64_t n) {
     bool multi = f->n_tenants > 1;
     bool within = u->used + n <= share_of(u);
     bool tenant_within = !multi || u->tenant->used + n <= tenant_share(f, u->tenant);
-    uint64_t kept = kept_of(f), free_units = share_free(&f->s);
+    uint64_t all_kept = kept_of(f) * (multi ? 2 : 1), open = f->s.total - all_kept;
+    uint64_t from_open = f->s.used - f->s.dipped, left = all_kept - f->s.dipped;
+    uint64_t dipped = f->s.dipped, own = u->dipped;
+    uint64_t may =
+        MIN(left - MIN(left, tenant_within ? 0 : kept_of(f)),
+            MAX((left + own) / 2, f->s.unit) - MIN(own, MAX((left + own) / 2, f->s.unit)));
     bool got = share_take(u, n);
-    if (within && tenant_within) /* below its share: only a full bound refuses it */
-        assert_true(got == (n <= free_units));
-    else if (within)
-        assert_true(got == (n + kept <= free_units));
-    else if (got) /* above: what is kept at each level is untouched by it */
-        assert_true(f->s.used + kept * (multi ? 2 : 1) <= f->s.total);
+    if (within)
+        assert_true(got == (from_open + n <= open || n <= may));
+    else if (got)
+        assert_true(f->s.used - f->s.dipped <= open && f->s.dipped == dipped);
+    assert_true(f->s.dipped <= all_kept && f->s.used - f->s.dipped <= open);
 }
 
 static void random_users(enum share_kind kind, uint64_t total, uint64_t unit, uint32_t n_tenants) {
@@ -294,6 +321,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_share_alone_takes_all_but_what_is_kept),
         cmocka_unit_test(test_share_newcomer_comes_to_its_share_first),
+        cmocka_unit_test(test_share_each_newcomer_finds_some),
         cmocka_unit_test(test_share_own_waiting_is_no_obstacle),
         cmocka_unit_test(test_share_taken_back_goes_to_who_waits),
         cmocka_unit_test(test_share_tenants_divide_before_their_users),
