@@ -310,6 +310,7 @@ static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
             (void)err_set(eb, rv, "pool: %s", err_text(rv));
     }
     METRIC_SET(&w->met, numerics_mismatch, !w->m.numerics_ok);
+    METRIC_SET(&w->met, cache_nodes, w->m.numerics_ok ? w->cfg->cache.n : 0);
     if (rv == 0)
         rv = open_client(w, eb);
     if (rv == 0)

@@ -53,6 +53,7 @@
     X(pending_puts, GAUGE, "full pages waiting to be put or on their way")                         \
     X(cache_breaker_state, GAUGE, "0 closed, 1 open, 2 half-open")                                 \
     X(cache_connected, GAUGE, "1: a session with a cache node stands")                             \
+    X(cache_nodes, GAUGE, "cache nodes that are used: those of --cache, unless numerics are broken") \
     X(numerics_mismatch, GAUGE, "1: the self-test's digest is not the contract's; no cache")       \
     X(model_changed, GAUGE, "1: the model file changed since it was loaded; answers did not")      \
     X(time_to_first_token_seconds, HISTO, "accepted to first token",                               \

@@ -2,6 +2,7 @@
  * test_deploy.py checks rules, dashboard and runbook against it. */
 #include "cachesvc/cachesvc_metrics.h"
 #include "common/metrics.h"
+#include "common/process.h"
 #include "worker/worker_metrics.h"
 
 static void print_table(const struct metric_table *t) {
@@ -16,6 +17,7 @@ static void print_table(const struct metric_table *t) {
 }
 
 int main(void) {
+    print_table(process_metrics_table());
     print_table(worker_metrics_table());
     print_table(worker_vllm_table());
     print_table(cachesvc_metrics_table());

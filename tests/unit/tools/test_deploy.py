@@ -127,7 +127,8 @@ class Deploy(unittest.TestCase):
         n = 0
         for path in files:
             text = path.read_text()
-            pattern = r"\b(?:incipit_(?:worker|cachesvc|store)_[a-z0-9_]+|vllm:[a-z0-9_]+|incipit:[a-z0-9_:]+)"
+            pattern = (r"\b(?:incipit_(?:worker|cachesvc|store|build)_[a-z0-9_]+|process_[a-z_]+|vllm:[a-z0-9_]+"
+                       r"|incipit:[a-z0-9_:]+)")
             for name in sorted(set(re.findall(pattern, text))):
                 self.assertTrue(name in names, f"{path}: {name}")
                 n += 1
@@ -135,6 +136,16 @@ class Deploy(unittest.TestCase):
             for name in re.findall(r"rate\(([a-z_:0-9]+)[\[{]", text):
                 self.assertTrue(name.endswith(("_total", "_bucket", "_sum", "_count")), f"{path}: {name}")
         self.assertGreater(n, 60)
+
+    def test_log_lines_of_the_runbook_exist(self):
+        """E8: the runbook sent people to a line that nothing wrote."""
+        text = re.sub(r"\s+", " ", (DEPLOY / "RUNBOOK.md").read_text())
+        lines = set(re.findall(r"[Ll]og `([^`]+)`", text))
+        self.assertGreater(len(lines), 6)
+        sources = "".join(f.read_text() for d in ("cachesvc", "worker", "common", "proto")
+                          for f in sorted((ROOT / d).rglob("*.c")))
+        for line in lines:
+            self.assertRegex(sources, rf'log_(?:error|warn|info)\([^;"]*"{re.escape(line)}"', line)
 
     def test_alerts_have_a_section_in_the_runbook(self):
         headings = {h.lower() for h in re.findall(r"^### (\w+)$", (DEPLOY / "RUNBOOK.md").read_text(), re.M)}
