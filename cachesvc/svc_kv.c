@@ -1,6 +1,8 @@
 /* What the store answers from memory: RegisterNamespace, Lookup, Touch, Release, Heartbeat. */
 #include "cachesvc/svc.h"
 
+#define RECALLED_MAX 256u /* told in one answer beyond the number of named leases */
+
 /* ---- RegisterNamespace ---- */
 
 static int remember_descriptor(struct cachesvc *s, uint32_t ns, const struct msg_bytes *text) {
@@ -143,7 +145,22 @@ int svc_heartbeat(void *arg, struct rpc_call *call, struct errbuf *eb) {
     int rv = SVC_DECODE(call, heartbeat_req, &m, eb);
     if (rv < 0)
         return rv;
-    block_store_session_heartbeat(session_of(call->conn)->session->store);
-    struct msg_heartbeat_res res = {.renewed = (uint32_t)m.n_lease_ids};
+    /* Recalled ones are told whether named or not. */
+    uint32_t max = (uint32_t)m.n_lease_ids + RECALLED_MAX;
+    uint64_t *recalled = bump_alloc(call->scratch, max * sizeof(*recalled));
+    uint64_t *ended = bump_alloc(call->scratch, max * sizeof(*ended));
+    if (!recalled || !ended)
+        return ERR_TOOBIG;
+    struct store_heartbeat h = {.ids = m.lease_ids,
+                                .n = (uint32_t)m.n_lease_ids,
+                                .max = max,
+                                .recalled = recalled,
+                                .ended = ended};
+    block_store_heartbeat(session_of(call->conn)->session->store, &h);
+    struct msg_heartbeat_res res = {.renewed = h.n_renewed,
+                                    .n_recalled = h.n_recalled,
+                                    .recalled = recalled,
+                                    .n_ended = h.n_ended,
+                                    .ended = ended};
     return SVC_REPLY(call, heartbeat_res, &res);
 }

@@ -150,7 +150,12 @@ static int take_memory(struct block_store *s) {
     uint64_t seed;
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         seed = clock_wall_ns(s->clk);
-    int rv = dir_init(&s->dir, c->max_blocks, seed);
+    /* What puts have promised stands beside the blocks, with a hole each: nothing that is there goes
+     * for a promise. */
+    uint64_t promised = MIN(c->max_put_bytes / c->min_slot_bytes,
+                            (uint64_t)c->max_puts * c->max_put_blocks);
+    uint64_t cap = c->max_blocks + 2 * promised;
+    int rv = cap < DIR_NONE / 4 ? dir_init(&s->dir, (uint32_t)cap, seed) : ERR_NOMEM;
     s->dir.on_held = store_on_held;
     s->dir.arg = s;
     return rv < 0 ? rv : origins_init(&s->origins, c->max_blocks);
@@ -178,6 +183,21 @@ static void destroy(struct block_store *s) {
     free(s);
 }
 
+/* The unit is the largest block's slot: it grows as namespaces come (shape_class()). */
+static void init_shares(struct block_store *s) {
+    const struct slots_cfg *sc = &s->ram.slots.cfg;
+    uint64_t lease_cap = (uint64_t)sc->n_extents * sc->extent_bytes / 5 * 4;
+    uint32_t unit = s->cfg.min_slot_bytes;
+    share_init(&s->lease_bytes, SHARE_TAKEN_BACK, lease_cap, unit);
+    share_init(&s->lease_units, SHARE_TAKEN_BACK, s->cfg.max_lease_blocks, 0);
+    share_init(&s->promises, SHARE_TAKEN_BACK, s->cfg.max_put_bytes, unit);
+    share_init(&s->fills, SHARE_RUNNING, s->cfg.max_put_bytes, unit);
+    share_tenant_init(&s->tenant.lease_bytes, &s->lease_bytes);
+    share_tenant_init(&s->tenant.lease_units, &s->lease_units);
+    share_tenant_init(&s->tenant.promises, &s->promises);
+    share_tenant_init(&s->tenant.fills, &s->fills);
+}
+
 static int open_parts(struct block_store *s, struct errbuf *eb) {
     const struct block_store_cfg *c = &s->cfg;
     if (c->max_namespaces > UINT16_MAX || c->max_blocks >= DIR_NONE)
@@ -200,8 +220,7 @@ static int open_parts(struct block_store *s, struct errbuf *eb) {
     rv = take_memory(s);
     if (rv < 0)
         return err_set(eb, rv, "store tables for %u blocks", c->max_blocks);
-    const struct slots_cfg *sc = &s->ram.slots.cfg;
-    s->lease_cap_bytes = (uint64_t)sc->n_extents * sc->extent_bytes / 5 * 4;
+    init_shares(s);
     policy_lru_init(&s->policy, &s->dir, &s->ram.slots, s->has_disk ? &s->disk.slots : NULL,
                     s->ns_class);
     return s->has_disk ? store_recover(s, eb) : 0;
@@ -216,7 +235,7 @@ int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg
     set_defaults(&s->cfg);
     s->clk = s->cfg.clk;
     s->ram.fd = -1;
-    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->free_puts,
+    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->leases_by_end, &s->free_puts,
                             &s->free_reads,    &s->free_writes,   &s->evicts};
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
         list_init(lists[i]);
@@ -368,6 +387,9 @@ static int shape_class(struct block_store *s, const struct store_ns_shape *sh,
         return err_set(eb, ERR_INVALID, "a block of %u bytes does not fit an extent",
                        sh->payload_bytes);
     *ret_slot_bytes = (uint32_t)slot;
+    s->lease_bytes.unit = MAX(s->lease_bytes.unit, slot);
+    s->promises.unit = MAX(s->promises.unit, slot);
+    s->fills.unit = MAX(s->fills.unit, slot);
     int cls = slots_class(&s->ram.slots, (uint32_t)slot);
     if (cls >= 0 && s->has_disk)
         CHECK(slots_class(&s->disk.slots, (uint32_t)slot) ==
@@ -456,7 +478,9 @@ void block_store_stats(const struct block_store *s, struct block_store_stats *re
     ret->now.disk_bytes = s->has_disk ? s->cfg.disk_bytes : 0;
     ret->now.disk_used_bytes = s->has_disk ? s->disk.slots.used_bytes : 0;
     ret->disk_sync = s->has_disk ? s->disk.n_syncs : 0;
-    ret->now.max_blocks = s->dir.cap;
     ret->now.disk_degraded = s->disk_unusable || (s->has_disk && s->disk.is_failing);
     ret->now.removal_records = s->removals.n;
+    ret->now.max_blocks = s->cfg.max_blocks;
+    ret->now.put_bytes = s->fills.used;
+    ret->now.promised_bytes = s->promises.used;
 }

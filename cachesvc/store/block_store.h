@@ -47,8 +47,8 @@ struct block_store_cfg {
     uint32_t max_put_blocks;   /* blocks of one put; 0: 256 */
     uint32_t max_lease_blocks; /* leased blocks in all, one per block and lease; 0: 262,144 */
     uint32_t max_disk_reads;   /* in flight and queued; 0: 256 */
-    uint64_t max_put_bytes;    /* slots of all open puts; 0: a quarter of ram_bytes */
-    uint64_t lease_ttl_ns;     /* 0: 5 s; ends without a heartbeat */
+    uint64_t max_put_bytes;    /* slots of all open puts, and as much promised; 0: a quarter of ram_bytes */
+    uint64_t lease_ttl_ns;     /* 0: 5 s; a lease ends unless it is renewed */
     uint64_t put_ttl_ns;       /* 0: 30 s; a put without progress is aborted */
     bool no_huge_pages, no_background_touch; /* tests: 4 KiB pages, all slots open at once */
     bool buffered_io;                        /* tests and odd file systems: never try O_DIRECT */
@@ -125,7 +125,25 @@ int block_store_session_open(struct block_store *s, struct store_session **ret);
 /* Releases its leases, aborts its puts; slots that still receive are freed when
  * block_store_put_filled() or _unfilled() ends them. NULL is a no-op. */
 void block_store_session_close(struct store_session *ss);
-void block_store_session_heartbeat(struct store_session *ss); /* renews its leases */
+
+/* Renews the leases that are named, for lease_ttl_ns from now, and no others. A recalled lease (its
+ * session holds more than its share, and another lacks some of its own) is never renewed: it ends
+ * lease_ttl_ns after the first heartbeat that says so. */
+struct store_heartbeat {
+    /* in */
+    const uint64_t *ids; /* [n] lease ids */
+    uint32_t n, max;     /* max: room for ids in each of the two lists below */
+    /* out */
+    uint64_t *recalled, *ended; /* [max]: of this session, named or not; named, but gone */
+    uint32_t n_renewed, n_recalled, n_ended;
+};
+void block_store_heartbeat(struct store_session *ss, struct store_heartbeat *h);
+
+struct store_session_info {
+    uint64_t leased_bytes; /* what it answers for: each block by the number of its holders */
+    uint32_t leases, puts;
+};
+void block_store_session_info(const struct store_session *ss, struct store_session_info *ret);
 
 /* ---- lookup, touch, leases ----------------------------------------------------------------- */
 
@@ -235,14 +253,14 @@ uint64_t block_store_put_id(const struct store_put *p); /* unique while the stor
 struct store_put *block_store_put_find(struct store_session *ss, uint64_t put_id);
 
 /* Where block i's payload_bytes go; NULL when the block is not wanted, already filled, open, or
- * aborted. Until put_filled() or put_unfilled() the slot cannot be reused, whatever happens to the
+ * aborted. ERR_BUSY: no room now, block aborted. Until put_filled() or put_unfilled() the slot cannot be reused, whatever happens to the
  * put; call one of them exactly once for each open, also after the put or its session has ended. */
 struct store_fill {
     uint8_t *payload;
     uint32_t payload_bytes, slot;
 };
 int block_store_put_open(struct store_put *p, uint32_t i,
-                         struct store_fill *ret); /* 0, ERR_NOTFOUND, ERR_EXISTS */
+                         struct store_fill *ret); /* 0, ERR_NOTFOUND, ERR_EXISTS, ERR_BUSY */
 /* All bytes are there: takes the checksums of our copy. 0; ERR_CORRUPT: not the announced one,
  * block aborted; ERR_CANCELED: the block was aborted meanwhile. */
 int block_store_put_filled(struct block_store *s, struct store_fill *f);
@@ -265,6 +283,10 @@ int block_store_put_commit(struct store_put *p, struct store_commit *c, const ui
                            uint32_t n, uint32_t *ret_done, store_commit_cb cb, void *arg);
 void block_store_put_commit_cancel(
     struct store_commit *c); /* the commit stands, the callback does not */
+/* How block i ended: 0 visible, or present before; ERR_CORRUPT, ERR_BUSY (no room when its bytes
+ * came), ERR_CANCELED (its bytes never came, an operator); ERR_NOTFOUND: not at its end yet, or never
+ * wanted. */
+int block_store_put_result(const struct store_put *p, uint32_t i);
 /* Aborts what is not committed; a waiting commit's callback is called. The handle is gone. */
 void block_store_put_end(struct store_put *p);
 
@@ -365,6 +387,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(put_corrupt, "payloads that did not match their checksum")                                   \
     X(put_bad, "blocks whose parent or depth did not fit")                                         \
     X(put_removed, "blocks refused because an operator removed what they are")                     \
+    X(put_recalled, "blocks begun, without bytes, taken back from who had more than its share")    \
     X(put_expired, "puts aborted for lack of progress")                                            \
     X(conflict, "blocks offered with another checksum than the resident one")                      \
     X(committed, "blocks made visible")                                                            \
@@ -384,6 +407,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(recover_removed, "headers at start of blocks that an operator had removed")                  \
     X(recover_skipped, "extents at start whose header or table could not be read")                 \
     X(lease_granted, "leases granted")                                                             \
+    X(lease_recalled, "leases asked back from who held more than its share")                       \
     X(lease_expired, "leases that ended without release")                                          \
     X(extent_moved, "extents moved between slot sizes")
 
@@ -405,6 +429,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(refs, "slots held by sends in flight")                                                       \
     X(puts, "open puts")                                                                           \
     X(put_bytes, "slots of open puts")                                                             \
+    X(promised_bytes, "blocks that puts may send, without slots yet")                              \
     X(sessions, "sessions")                                                                        \
     X(reads_in_flight, "disk reads in flight or queued")                                           \
     X(writes_in_flight, "disk writes in flight")                                                   \

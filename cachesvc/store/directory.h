@@ -87,9 +87,9 @@ static inline void dir_set_list(struct dir_entry *e, enum dir_tier t, enum dir_l
     e->list = ((e->list & ~(3u << 2 * t)) | (uint32_t)l << 2 * t) & 15;
 }
 /* Who is busy with the RAM slot of an entry that is filling or being read: the store's number of the
- * put or the read. Such an entry is on no RAM list, so its links are free. */
+ * put or the read. Such an entry is on no disk list, so its links are free. */
 static inline uint32_t *dir_busy_with(struct dir_entry *e) {
-    return &e->lru[DIR_RAM].prev;
+    return &e->lru[DIR_DISK].prev;
 }
 /* Index for an id of the namespace, or DIR_NONE. */
 uint32_t dir_find(const struct directory *d, uint32_t ns, const struct block_id *id);

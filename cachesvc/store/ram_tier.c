@@ -147,7 +147,7 @@ void ram_tier_fini(struct ram_tier *t) {
     *t = (struct ram_tier){.fd = -1};
 }
 
-static bool is_touched(struct ram_tier *t, uint32_t ext) {
+static bool is_touched(const struct ram_tier *t, uint32_t ext) {
     const struct slots_cfg *c = &t->slots.cfg;
     uint32_t order = (ext + c->n_reserve) % c->n_extents;
     return order < atomic_load_explicit(&t->n_touched, memory_order_acquire);
@@ -177,6 +177,11 @@ uint32_t ram_tier_take(struct ram_tier *t, uint32_t cls, uint32_t owner) {
     }
     slots_open(&t->slots, ext);
     return hand_out(t, slots_take(&t->slots, cls), owner);
+}
+
+bool ram_tier_has_free(const struct ram_tier *t, uint32_t cls) {
+    uint32_t ext = slots_next_free(&t->slots);
+    return t->slots.class_avail[cls][0] != UINT32_MAX || (ext != UINT32_MAX && is_touched(t, ext));
 }
 
 uint32_t ram_tier_take_reserve(struct ram_tier *t, uint32_t cls, uint32_t owner) {

@@ -51,6 +51,8 @@ void ram_tier_fini(struct ram_tier *t);
 /* Free slot of the class, from an extent of it or from a free one; bumps its generation. SLOT_NONE:
  * make room first. The owner holds it until ram_tier_disown(). */
 uint32_t ram_tier_take(struct ram_tier *t, uint32_t cls, uint32_t owner);
+/* Whether ram_tier_take() would find one. */
+bool ram_tier_has_free(const struct ram_tier *t, uint32_t cls);
 uint32_t ram_tier_take_reserve(struct ram_tier *t, uint32_t cls, uint32_t owner);
 void ram_tier_disown(struct ram_tier *t, uint32_t slot);
 void ram_tier_ref(struct ram_tier *t, uint32_t slot);

@@ -172,20 +172,27 @@ void slots_give(struct slots *s, uint32_t slot) {
         list_in(s, ext);
 }
 
+static uint32_t first_free(const struct slots *s, uint32_t from, uint32_t to) {
+    for (uint32_t i = from; i < to; i++)
+        if (s->ext[i].state == EXTENT_FREE)
+            return i;
+    return NONE;
+}
+
+uint32_t slots_next_free(const struct slots *s) {
+    uint32_t n_normal = s->cfg.n_extents - s->cfg.n_reserve;
+    return s->n_free_extents ? first_free(s, s->free_hint, n_normal) : NONE;
+}
+
 uint32_t slots_assign(struct slots *s, uint32_t cls, bool reserve) {
     uint32_t n_normal = s->cfg.n_extents - s->cfg.n_reserve;
-    uint32_t from = reserve ? n_normal : s->free_hint, to = reserve ? s->cfg.n_extents : n_normal;
-    if (!reserve && s->n_free_extents == 0)
+    uint32_t ext = reserve ? first_free(s, n_normal, s->cfg.n_extents) : slots_next_free(s);
+    if (ext == NONE)
         return NONE;
-    for (uint32_t i = from; i < to; i++) {
-        if (s->ext[i].state != EXTENT_FREE)
-            continue;
-        slots_assign_at(s, i, cls);
-        if (!reserve)
-            s->free_hint = i + 1;
-        return i;
-    }
-    return NONE;
+    slots_assign_at(s, ext, cls);
+    if (!reserve)
+        s->free_hint = ext + 1;
+    return ext;
 }
 
 void slots_assign_at(struct slots *s, uint32_t ext, uint32_t cls) {

@@ -66,6 +66,7 @@ void slots_give(struct slots *s, uint32_t slot);
 
 /* A free extent for cls, CLOSED; UINT32_MAX without. slots_open() then gives its slots out. */
 uint32_t slots_assign(struct slots *s, uint32_t cls, bool reserve);
+uint32_t slots_next_free(const struct slots *s); /* the one it would give, not of the reserve */
 void slots_assign_at(struct slots *s, uint32_t ext, uint32_t cls); /* recovery: that one, CLOSED */
 void slots_open(struct slots *s, uint32_t ext);
 /* Open, without used slots: back to FREE. */

@@ -1,7 +1,8 @@
 /* store_priv.h - struct block_store, shared by the store's own files only.
  *
  *   block_store.c    open, close, namespaces, stats
- *   store_lookup.c   lookup, touch, sessions, leases
+ *   store_lookup.c   lookup, touch
+ *   store_lease.c    sessions, leases
  *   store_room.c     who leaves when room is needed
  *   store_put.c      begin, fill, commit, abort
  *   store_fetch.c    RAM hit, disk read, promotion
@@ -21,6 +22,7 @@
 #include "cachesvc/store/policy.h"
 #include "cachesvc/store/ram_tier.h"
 #include "cachesvc/store/removal_log.h"
+#include "common/share.h"
 
 #define STORE_MAX_WRITES 8
 #define STORE_CLOSE_NS (20 * NS_PER_S) /* longer than any wait on the disk has */
@@ -37,22 +39,31 @@ struct store_ns {
     uint64_t n_blocks, n_tier[DIR_TIERS]; /* resident; by tier */
 };
 
-struct lease_item {
-    struct entry_ref e;
-    uint32_t slot; /* RAM slot held, SLOT_NONE without */
-    uint32_t next; /* pool index, DIR_NONE ends; also the free list */
+struct lease_item { /* one block of one lease */
+    uint32_t entry;  /* DIR_NONE: an operator removed the block */
+    uint32_t slot;   /* RAM slot held, SLOT_NONE without */
+    uint32_t next;   /* of the lease, DIR_NONE ends; also the free list */
+    uint32_t holder_prev, holder_next; /* items of the same block */
+    uint32_t lease;  /* pool index */
+    uint32_t charge; /* bytes that its session answers for */
 };
 struct store_lease {
-    struct list link; /* of its session */
-    uint64_t id;      /* serial << 32 | pool index + 1 */
-    uint32_t items, next_free;
+    struct list link;   /* of its session */
+    struct list by_end; /* of all, by rising ends_ns */
+    struct store_session *ss;
+    uint64_t id; /* serial << 32 | pool index + 1 */
+    uint64_t ends_ns, recalled_bytes;
+    uint32_t items, next_free, recalled_units;
+    bool is_recalled, is_told;
 };
 
 struct store_session {
     struct list link; /* active or free */
     struct block_store *s;
-    struct list leases, puts;
-    uint64_t alive_until; /* mono ns; its leases end then */
+    struct list leases, recalled, puts;
+    struct share_user lease_bytes, lease_units; /* store_lease.c */
+    struct share_user promises, fills;          /* store_put.c */
+    uint64_t waits_until, promise_waits_until;  /* mono ns; it has been refused some */
 };
 
 enum put_blk_state {
@@ -65,8 +76,10 @@ enum put_blk_state {
     PUT_BLK_DEAD
 };
 struct put_blk {
-    uint32_t entry, slot;
+    uint32_t entry, slot; /* slot: SLOT_NONE until its bytes come */
+    uint8_t n_entries;    /* new ones for it: its own, and a hole for its parent */
     uint8_t state;
+    int16_t why; /* of a DEAD one */
     bool is_named;               /* in a commit whose callback was cancelled */
     struct store_commit *commit; /* waits for it */
 };
@@ -74,7 +87,7 @@ struct store_put {
     struct list link; /* of its session, or free */
     struct list commits;
     struct store_session *ss;
-    uint64_t id, deadline, bytes;
+    uint64_t id, deadline;
     uint32_t ns, n;
     struct put_blk *blk; /* [max_put_blocks] */
 };
@@ -125,11 +138,17 @@ struct block_store {
     uint32_t n_ns;
 
     uint64_t seq, lease_serial, put_serial;
-    uint64_t lease_cap_bytes;
     struct block_store_stats st; /* st.now: what is cheap to keep */
 
     struct store_session *sessions;
     struct list free_sessions, live_sessions;
+    struct share lease_bytes, lease_units, promises, fills;
+    struct {
+        struct share_tenant lease_bytes, lease_units, promises, fills;
+    } tenant; /* of all sessions */
+    struct list leases_by_end;
+    uint64_t recalled_bytes, recalled_units; /* on their way back */
+    uint32_t n_promised; /* directory entries of blocks whose bytes have not come */
     struct store_lease *leases;
     struct lease_item *items;
     uint32_t n_leases_max, free_lease, free_item;
@@ -210,9 +229,11 @@ void store_set_orphan(struct block_store *s, uint32_t idx, bool orphan);
 /* may_lose: rather than fail, drops a block that waits for its write to disk. 0, ERR_BUSY. */
 int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may_lose,
                    uint32_t *ret_slot);
+/* False: nothing in RAM is free now, and nothing may leave it (with several sizes: not looked for). */
+bool store_may_take_ram(struct block_store *s, uint32_t cls);
 /* 1: a disk slot of cls is free now; 0: soon (on_format); ERR_BUSY: nothing may leave. */
 int store_make_disk_room(struct block_store *s, uint32_t cls);
-bool store_ensure_entries(struct block_store *s, uint32_t n);
+bool store_ensure_entries(struct block_store *s, uint32_t n); /* n more that are no promises */
 void store_drop_ram_copy(struct block_store *s, uint32_t idx);
 /* The entry has no bytes any more: a hole if it has children, else gone, with parents that were
  * holes for it alone. It must be neither leased nor in a list. */
@@ -238,7 +259,14 @@ void store_behind_push(struct block_store *s, uint32_t idx);
 void store_behind_pump(struct block_store *s);
 void store_behind_tick(struct block_store *s);
 void store_behind_encode(void *arg, uint32_t owner, struct disk_slot_hdr *ret);
-/* store_lookup.c */
+/* store_lease.c */
+struct store_lease *store_lease_new(struct store_session *ss); /* NULL: no more for it now */
+bool store_lease_add(struct store_lease *l, uint32_t idx);     /* false: no more for it now */
+void store_lease_free(struct store_lease *l);
+/* A session was refused that much: what it lacks of its share is recalled from others. */
+void store_lease_ask(struct store_session *ss, uint64_t bytes, uint64_t blocks);
+/* The block goes although it is leased: holders keep its bytes, not the block. */
+void store_lease_forget(struct block_store *s, uint32_t idx);
 void store_lease_tick(struct block_store *s, uint64_t now);
 /* store_evict.c */
 void store_evict_tick(struct block_store *s, uint64_t now);

@@ -3,6 +3,8 @@
  *   WAITING --open--> OPEN --filled, checksum fits--> FILLED --commit--> DONE (visible)
  *      \                \--unfilled, wrong checksum, timeout, session gone--> DEAD
  *
+ * WAITING is a promise: an entry that holds its ancestors, but no slot. Promises and slots of puts are
+ * shared among sessions, each within max_put_bytes: promises can be taken back, slots can't.
  * The slot of an OPEN block is referenced by its fill, so that bytes still arriving for a dead
  * block never land in somebody else's. */
 #include "cachesvc/store/store_priv.h"
@@ -65,18 +67,36 @@ static uint64_t origin_ms(const struct block_store *s, const struct store_put_bl
     return b->time_ms ? MIN(b->time_ms, now) : now;
 }
 
-/* Entry and slot for a block nobody has. */
+/* Not more than could be filled now. Below its share a session that is refused waits for the rest of
+ * its put: others' promises are taken back for it (store_put_tick()). */
+static bool promise(struct store_put *p, uint32_t n_left) {
+    struct store_session *ss = p->ss;
+    uint64_t bytes = ss->s->ns[p->ns].slot_bytes;
+    if (share_may(&ss->fills, ss->promises.used + bytes) && share_take(&ss->promises, bytes))
+        return true;
+    uint64_t share = share_of(&ss->promises);
+    if (ss->promises.used < share) {
+        share_wait(&ss->promises, MIN(n_left * bytes, share - ss->promises.used));
+        ss->promise_waits_until = store_now(ss->s) + ss->s->cfg.put_ttl_ns;
+    }
+    return false;
+}
+
+/* A place in the directory for a block nobody has: a promise, without a slot until its bytes come, for
+ * which nothing that is there goes. It holds all ancestors from here on. */
 static enum store_put_status begin_block(struct block_store *s, struct store_put *p,
                                          const struct store_put_args *a, uint32_t i) {
     const struct store_put_block *b = &a->blocks[i];
-    uint32_t slot_bytes = s->ns[a->ns].slot_bytes;
-    if (s->st.now.put_bytes + slot_bytes > s->cfg.max_put_bytes || !store_ensure_entries(s, 2))
+    if (s->dir.cap - s->dir.n < 2 || !store_may_take_ram(s, s->ns_class[a->ns]) ||
+        !promise(p, a->n - i))
         return STORE_PUT_BUSY;
     int origin = origins_take(&s->origins, b->writer ? b->writer : a->writer, a->group);
-    if (origin < 0)
+    if (origin < 0) {
+        share_give(&p->ss->promises, s->ns[p->ns].slot_bytes);
         return STORE_PUT_BUSY;
-    /* Making room may have taken the hole, so look only now. */
-    uint32_t parent = resolve_parent(s, a->ns, b), idx = dir_find(&s->dir, a->ns, &b->id);
+    }
+    uint32_t n_before = s->dir.n, parent = resolve_parent(s, a->ns, b),
+             idx = dir_find(&s->dir, a->ns, &b->id);
     if (idx == DIR_NONE)
         idx = dir_add(&s->dir, a->ns, &b->id);
     else
@@ -88,20 +108,14 @@ static enum store_put_status begin_block(struct block_store *s, struct store_put
     e->time_ms = origin_ms(s, b) & DIR_TIME_MAX;
     if (e->parent == DIR_NONE && parent != DIR_NONE)
         dir_link_parent(&s->dir, idx, parent);
-    dir_set_state(&s->dir, idx, DIR_FILLING); /* holds all ancestors from here on */
-    s->st.now.filling_blocks++;
-    uint32_t slot;
-    if (store_take_ram(s, store_cls(s, e), idx, /* may_lose= */ true, &slot) < 0) {
-        s->st.now.filling_blocks--;
-        store_lose_bytes(s, idx);
-        return STORE_PUT_BUSY;
-    }
-    e->slot[DIR_RAM] = slot;
-    store_set_ram(s, idx, TIER_WRITING);
+    dir_set_state(&s->dir, idx, DIR_FILLING);
     *dir_busy_with(e) = (uint32_t)(p - s->puts);
-    s->st.now.put_bytes += slot_bytes;
-    p->bytes += slot_bytes;
-    p->blk[i] = (struct put_blk){.entry = idx, .slot = slot, .state = PUT_BLK_WAITING};
+    s->st.now.filling_blocks++;
+    p->blk[i] = (struct put_blk){.entry = idx,
+                                 .slot = SLOT_NONE,
+                                 .n_entries = (s->dir.n - n_before) & 3,
+                                 .state = PUT_BLK_WAITING};
+    s->n_promised += p->blk[i].n_entries;
     return STORE_PUT_WANTED;
 }
 
@@ -162,7 +176,6 @@ int block_store_put_begin(struct store_session *ss, const struct store_put_args 
     p->id = ++s->put_serial;
     p->ns = a->ns;
     p->n = a->n;
-    p->bytes = 0;
     p->deadline = store_now(s) + s->cfg.put_ttl_ns;
     list_init(&p->commits);
     memset(p->blk, 0, a->n * sizeof(*p->blk));
@@ -196,17 +209,26 @@ struct store_put *block_store_put_find(struct store_session *ss, uint64_t put_id
 
 /* ---- commit -------------------------------------------------------------------------------- */
 
-static void release_bytes(struct block_store *s, struct store_put *p) {
-    uint32_t slot_bytes = s->ns[p->ns].slot_bytes;
-    s->st.now.put_bytes -= slot_bytes;
-    p->bytes -= slot_bytes;
+/* The block is no promise any more. */
+static void keep_promise(struct store_put *p, struct put_blk *b) {
+    struct block_store *s = p->ss->s;
+    share_give(&p->ss->promises, s->ns[p->ns].slot_bytes);
+    s->n_promised -= b->n_entries;
+}
+
+static void release_bytes(struct store_put *p, struct put_blk *b) {
+    struct block_store *s = p->ss->s;
+    if (b->state == PUT_BLK_WAITING)
+        keep_promise(p, b);
+    else
+        share_give(&p->ss->fills, s->ns[p->ns].slot_bytes);
     s->st.now.filling_blocks--;
 }
 
 static void publish(struct block_store *s, struct store_put *p, struct put_blk *b) {
     uint32_t idx = b->entry;
     struct dir_entry *e = store_at(s, idx);
-    release_bytes(s, p);
+    release_bytes(p, b);
     b->state = PUT_BLK_DONE;
     dir_set_seq(e, ++s->seq);
     s->newest_ms = MAX(s->newest_ms, (uint64_t)e->time_ms);
@@ -278,12 +300,51 @@ void block_store_put_commit_cancel(struct store_commit *c) {
     for (uint32_t i = 0; i < c->put->n; i++) {
         struct put_blk *b = &c->put->blk[i];
         if (b->commit == c)
-            *b = (struct put_blk){
-                .entry = b->entry, .slot = b->slot, .state = b->state, .is_named = true};
+            *b = (struct put_blk){.entry = b->entry,
+                                  .slot = b->slot,
+                                  .n_entries = b->n_entries,
+                                  .state = b->state,
+                                  .is_named = true};
     }
 }
 
 /* ---- fill ---------------------------------------------------------------------------------- */
+
+static void kill_block(struct block_store *s, struct store_put *p, struct put_blk *b, int why) {
+    struct store_commit *c = b->commit;
+    uint32_t idx = b->entry;
+    release_bytes(p, b);
+    b->state = PUT_BLK_DEAD;
+    b->why = (int16_t)why;
+    b->commit = NULL;
+    if (b->slot != SLOT_NONE) {
+        store_set_ram(s, idx, TIER_NONE);
+        ram_tier_disown(&s->ram, b->slot);
+        store_at(s, idx)->slot[DIR_RAM] = SLOT_NONE;
+    }
+    store_lose_bytes(s, idx);
+    s->st.aborted++;
+    if (c)
+        commit_resolved(c, false);
+}
+
+/* Its bytes come now: it gets a slot, for which something colder may go, and counts as an entry. */
+static int take_slot(struct block_store *s, struct store_put *p, struct put_blk *b) {
+    uint32_t slot_bytes = s->ns[p->ns].slot_bytes, slot;
+    if (!share_take(&p->ss->fills, slot_bytes))
+        return ERR_BUSY;
+    if (!store_ensure_entries(s, b->n_entries) ||
+        store_take_ram(s, s->ns_class[p->ns], b->entry, /* may_lose= */ true, &slot) < 0) {
+        share_give(&p->ss->fills, slot_bytes);
+        return ERR_BUSY;
+    }
+    keep_promise(p, b);
+    b->state = PUT_BLK_OPEN;
+    b->slot = slot;
+    store_at(s, b->entry)->slot[DIR_RAM] = slot;
+    store_set_ram(s, b->entry, TIER_WRITING);
+    return 0;
+}
 
 int block_store_put_open(struct store_put *p, uint32_t i, struct store_fill *ret) {
     struct block_store *s = p->ss->s;
@@ -292,7 +353,11 @@ int block_store_put_open(struct store_put *p, uint32_t i, struct store_fill *ret
     struct put_blk *b = &p->blk[i];
     if (b->state != PUT_BLK_WAITING)
         return b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED ? ERR_EXISTS : ERR_NOTFOUND;
-    b->state = PUT_BLK_OPEN;
+    if (take_slot(s, p, b) < 0) {
+        s->st.put_busy++;
+        kill_block(s, p, b, ERR_BUSY);
+        return ERR_BUSY;
+    }
     ram_tier_ref(&s->ram, b->slot);
     *ret = (struct store_fill){ram_tier_at(&s->ram, b->slot), s->ns[p->ns].shape.payload_bytes,
                                b->slot};
@@ -330,22 +395,6 @@ static bool take_sums(struct block_store *s, const struct store_put *p, uint8_t 
     return got == e->checksum;
 }
 
-static void kill_block(struct block_store *s, struct store_put *p, struct put_blk *b) {
-    struct store_commit *c = b->commit;
-    uint32_t idx = b->entry;
-    struct dir_entry *e = store_at(s, idx);
-    release_bytes(s, p);
-    b->state = PUT_BLK_DEAD;
-    b->commit = NULL;
-    store_set_ram(s, idx, TIER_NONE);
-    ram_tier_disown(&s->ram, e->slot[DIR_RAM]);
-    e->slot[DIR_RAM] = SLOT_NONE;
-    store_lose_bytes(s, idx);
-    s->st.aborted++;
-    if (c)
-        commit_resolved(c, false);
-}
-
 int block_store_put_filled(struct block_store *s, struct store_fill *f) {
     struct store_put *p = NULL;
     struct put_blk *b = block_of_slot(s, f->slot, &p);
@@ -358,7 +407,7 @@ int block_store_put_filled(struct block_store *s, struct store_fill *f) {
     p->deadline = store_now(s) + s->cfg.put_ttl_ns;
     if (!ok) {
         s->st.put_corrupt++;
-        kill_block(s, p, b);
+        kill_block(s, p, b, ERR_CORRUPT);
         return ERR_CORRUPT;
     }
     b->state = PUT_BLK_FILLED;
@@ -379,7 +428,7 @@ void block_store_put_unfilled(struct block_store *s, struct store_fill *f) {
     struct put_blk *b = block_of_slot(s, f->slot, &p);
     ram_tier_unref(&s->ram, f->slot);
     if (b)
-        kill_block(s, p, b);
+        kill_block(s, p, b, ERR_CANCELED);
 }
 
 /* ---- end ----------------------------------------------------------------------------------- */
@@ -398,7 +447,7 @@ static bool abort_in_put(struct block_store *s, struct store_put *p,
             continue;
         bool calls_back = b->commit && b->commit->n_wait == 1;
         (*n)++;
-        kill_block(s, p, b);
+        kill_block(s, p, b, ERR_CANCELED);
         if (calls_back)
             return true;
     }
@@ -440,12 +489,19 @@ void store_put_free(struct store_put *p) {
     for (uint32_t i = p->n; i-- > 0;) {
         struct put_blk *b = &p->blk[i];
         if (b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN || b->state == PUT_BLK_FILLED)
-            kill_block(s, p, b);
+            kill_block(s, p, b, ERR_CANCELED);
     }
-    CHECK(list_empty(&p->commits) && p->bytes == 0);
+    CHECK(list_empty(&p->commits));
     p->n = 0;
     s->st.now.puts--;
     list_push_back(&s->free_puts, &p->link);
+}
+
+int block_store_put_result(const struct store_put *p, uint32_t i) {
+    const struct put_blk *b = &p->blk[i];
+    if (b->state == PUT_BLK_DEAD)
+        return b->why;
+    return b->state == PUT_BLK_DONE || b->state == PUT_BLK_PRESENT ? 0 : ERR_NOTFOUND;
 }
 
 void block_store_put_end(struct store_put *p) {
@@ -462,10 +518,47 @@ static struct store_put *find_expired(struct block_store *s, uint64_t now) {
     return NULL;
 }
 
+/* The newest promise of whoever is furthest above its share. */
+static struct put_blk *find_excess(struct block_store *s, struct store_put **ret_put) {
+    struct store_session *best = NULL;
+    uint64_t most = 0;
+    LIST_FOREACH(&s->live_sessions, l) {
+        struct store_session *ss = LIST_ENTRY(l, struct store_session, link);
+        if (share_excess(&ss->promises) > most) {
+            most = share_excess(&ss->promises);
+            best = ss;
+        }
+    }
+    for (struct list *l = best ? best->puts.prev : NULL; l && l != &best->puts; l = l->prev) {
+        struct store_put *p = *ret_put = LIST_ENTRY(l, struct store_put, link);
+        for (uint32_t i = p->n; i-- > 0;)
+            if (p->blk[i].state == PUT_BLK_WAITING)
+                return &p->blk[i];
+    }
+    return NULL;
+}
+
+/* Not from inside a BEGIN, for it calls commits back. */
+static void take_back(struct block_store *s, uint64_t now) {
+    struct store_put *p;
+    struct put_blk *b;
+    while (s->promises.asked > share_free(&s->promises) && (b = find_excess(s, &p))) {
+        s->st.put_recalled++;
+        kill_block(s, p, b, ERR_BUSY);
+    }
+    LIST_FOREACH(&s->live_sessions, l) { /* who asks no more waits no more */
+        struct store_session *ss = LIST_ENTRY(l, struct store_session, link);
+        if (now >= ss->promise_waits_until)
+            share_wait(&ss->promises, 0);
+    }
+}
+
 /* One at a time from the start: the commits that are called back may end other puts. */
 void store_put_tick(struct block_store *s, uint64_t now) {
     for (struct store_put *p; (p = find_expired(s, now));) {
         s->st.put_expired++;
         store_put_free(p);
     }
+    if (s->promises.asked)
+        take_back(s, now);
 }

@@ -285,6 +285,15 @@ static uint32_t ram_victim(struct block_store *s, uint32_t cls, bool may_lose) {
     return DIR_NONE;
 }
 
+bool store_may_take_ram(struct block_store *s, uint32_t cls) {
+    if (ram_tier_has_free(&s->ram, cls) || s->ram.slots.n_classes > 1)
+        return true;
+    for (enum dir_list l = DIR_MAIN; l < DIR_LISTS; l++)
+        if (s->policy.ops->victim(&s->policy, DIR_RAM, cls, l, 1, NULL, NULL) != DIR_NONE)
+            return true;
+    return false;
+}
+
 int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may_lose,
                    uint32_t *ret_slot) {
     for (int tries = 0; tries < 4; tries++) {
@@ -438,9 +447,9 @@ static uint32_t node_victim(struct block_store *s) {
 }
 
 bool store_ensure_entries(struct block_store *s, uint32_t n) {
-    for (uint32_t tries = 0; s->dir.cap - s->dir.n < n; tries++) {
+    while (s->dir.n - s->n_promised + n > s->cfg.max_blocks) {
         uint32_t idx = node_victim(s);
-        if (idx == DIR_NONE || tries > 2 * n)
+        if (idx == DIR_NONE)
             return false;
         evict_node(s, idx);
     }
@@ -452,12 +461,7 @@ bool store_ensure_entries(struct block_store *s, uint32_t n) {
 void store_remove(struct block_store *s, uint32_t idx) {
     struct dir_entry *e = store_at(s, idx);
     CHECK(e->state == DIR_RESIDENT);
-    if (e->leases) { /* the lease's own slot reference keeps the bytes; its entry reference is void
-                        now */
-        s->st.now.leased_bytes -= s->ns[e->ns].slot_bytes;
-        s->st.now.leased_blocks--;
-        dir_add_leases(&s->dir, idx, -(int)e->leases);
-    }
+    store_lease_forget(s, idx);
     bool was_held = dir_is_held(e);
     e->pins = 0;
     dir_held_changed(&s->dir, idx, was_held);

@@ -118,7 +118,9 @@ static void test_a_silent_session_loses_its_leases(void **state) {
     store_fx_put(&f, 1, 0, 4);
     struct store_lookup l = lease(&f, f.ss, 1, 4, 0, NULL);
     f.now_ns += 4 * NS_PER_S;
-    block_store_session_heartbeat(f.ss);
+    struct store_heartbeat h = {.ids = &l.lease_id, .n = 1};
+    block_store_heartbeat(f.ss, &h);
+    assert_int_equal(h.n_renewed, 1);
     f.now_ns += 4 * NS_PER_S;
     block_store_tick(f.s);
     assert_int_equal(store_fx_stats(&f).now.leased_blocks, 4);

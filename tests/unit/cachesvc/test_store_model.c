@@ -43,7 +43,7 @@ static void check_all(struct model *m) {
             check_block(m, c, d);
     struct block_store_stats st = store_fx_stats(&m->f);
     assert_true(st.lookup_block == st.hit_ram_block + st.hit_disk_block + st.miss_block);
-    assert_true(st.now.blocks + st.now.holes + st.now.filling_blocks <= st.now.max_blocks);
+    assert_true(st.now.blocks <= st.now.max_blocks);
     assert_true(st.put_wanted == st.committed + st.aborted + st.now.filling_blocks);
     store_fx_check_lists(&m->f);
 }
@@ -165,9 +165,15 @@ static void step_pump(struct model *m) {
     store_fx_pump(&m->f);
 }
 
+static void renew(struct model *m) {
+    struct store_heartbeat h = {.ids = &m->lease_id, .n = m->lease_id != 0};
+    block_store_heartbeat(m->f.ss, &h);
+    assert_int_equal(h.n_renewed, m->lease_id != 0);
+}
+
 static void step_time(struct model *m) {
     m->f.now_ns += NS_PER_S / 2;
-    block_store_session_heartbeat(m->f.ss);
+    renew(m);
     block_store_tick(m->f.s);
 }
 
@@ -176,7 +182,7 @@ static void step_faults(struct model *m) {
     store_fx_pump(&m->f);
     m->f.x.fail_all = false;
     m->f.now_ns += 6 * NS_PER_S;
-    block_store_session_heartbeat(m->f.ss);
+    renew(m);
     store_fx_pump(&m->f);
 }
 

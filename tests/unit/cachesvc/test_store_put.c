@@ -356,8 +356,16 @@ static void test_limits_answer_busy(void **state) {
     struct store_put *p;
     assert_int_equal(begin(&f, b, 10, st, &p), 0);
     for (uint32_t i = 0; i < 10; i++)
-        assert_int_equal(st[i], i < 8 ? STORE_PUT_WANTED : STORE_PUT_BUSY);
+        assert_int_equal(st[i], STORE_PUT_WANTED);
+    assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, 0); /* slots are taken as bytes come */
+    struct store_fill fl[10];
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(block_store_put_open(p, i, &fl[i]), i < 8 ? 0 : ERR_BUSY);
+    assert_int_equal(block_store_put_result(p, 9), ERR_BUSY);
+    assert_int_equal(block_store_put_result(p, 0), ERR_NOTFOUND);
     block_store_put_end(p);
+    for (uint32_t i = 0; i < 8; i++)
+        block_store_put_unfilled(f.s, &fl[i]);
     assert_int_equal(store_fx_stats(&f).now.ram_used_bytes, 0);
     store_fx_check_idle(&f);
     store_fx_close(&f);
