@@ -14,7 +14,7 @@ struct node {
     struct cachesvc svc; /* first: struct cachesvc * is struct node * */
     uint16_t rpc_port;
     char password[512];
-    bool has_timers, has_streams, has_puts, has_sessions;
+    bool has_timers, has_denials, has_streams, has_puts, has_sessions;
     uint32_t closing; /* parts whose close callback is still out */
     void (*close_cb)(void *arg);
     void *close_arg;
@@ -103,6 +103,9 @@ static int open_pools(struct node *n, struct errbuf *eb) {
         [BOUND_REMOVALS] = {SVC_MAX_REMOVALS, 1}};
     int rv = session_table_init(&s->sessions, cfg->max_sessions, limits);
     n->has_sessions = rv == 0;
+    if (rv == 0)
+        rv = svc_session_init(s);
+    n->has_denials = rv == 0;
     if (rv == 0)
         rv = svc_fetch_init(s);
     n->has_streams = rv == 0;
@@ -355,6 +358,7 @@ static void on_tick(uv_timer_t *t) {
     if (s->phase == SVC_STOPPING)
         return;
     svc_fetch_tick(s);
+    svc_session_tick(s);
     if (s->phase == SVC_DRAINING && s->daemon && cachesvc_is_drained(s))
         svc_drained(s->daemon);
 }
@@ -395,6 +399,8 @@ static void finish(struct node *n) {
         svc_put_fini(s);
     if (n->has_streams)
         svc_fetch_fini(s);
+    if (n->has_denials)
+        svc_session_fini(s);
     if (n->has_sessions)
         session_table_fini(&s->sessions);
     auth_fini(&s->auth);

@@ -15,6 +15,8 @@
       "allow listening beyond loopback without --token-file")                                      \
     X(token_file, STR, "", 0, 4096, false,                                                         \
       "file of tokens, a line each: ROLE TOKEN [NAMESPACE-DIGEST ...]; roles worker, reader, admin") \
+    X(hello_delay_ms, U32, 1000, 0, 10000, true,                                                   \
+      "a Hello with a wrong token is answered after this, then its connection is closed, ms")       \
     X(node_id, U32, 1, 1, 65535, false, "this node's number in the pool, unique")                  \
     X(node_name, STR, "", 0, 63, false, "name in logs and listings; empty: node-<id>")             \
     X(advertise, STR, "", 0, 256, false,                                                           \

@@ -50,6 +50,8 @@ struct cachesvc {
     uv_timer_t tick;
     uv_prepare_t prepare; /* active while something given back may serve who waits */
 
+    struct list denied;      /* struct svc_denied, svc_session.c */
+    struct slabpool denials;
     struct slabpool streams; /* struct fetch_stream, svc_fetch.c */
     struct slabpool sends;   /* struct fetch_send */
     struct list turns;       /* sessions with fetches that wait for a stream */
@@ -93,6 +95,10 @@ int svc_release(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_heartbeat(void *arg, struct rpc_call *call, struct errbuf *eb);
 
 /* svc_session.c */
+#define SVC_MAX_DENIED 256u /* refusals that wait to be told */
+int svc_session_init(struct cachesvc *s);
+void svc_session_fini(struct cachesvc *s); /* after the connections */
+void svc_session_tick(struct cachesvc *s);
 int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb);
 void svc_on_gone(void *arg, struct rpc_conn *c);
 void svc_on_drain(void *arg, struct rpc_conn *c);

@@ -3,8 +3,6 @@
 
 #include "common/check.h"
 
-/* ---- Hello ---- */
-
 static uint32_t role_grants(uint32_t role) {
     uint32_t g = GRANT_SESSION | GRANT_CONTROL | GRANT_READ;
     if (role != MSG_ROLE_READER)
@@ -14,15 +12,73 @@ static uint32_t role_grants(uint32_t role) {
     return g;
 }
 
+/* ---- who is refused ---- */
+
+/* A Hello with a wrong token: its answer waits, nothing more is read from the connection, and then it ends.
+ * So one connection is one guess, and the connections that have not said Hello are few. */
+struct svc_denied {
+    struct list link; /* cachesvc.denied, by due_ns */
+    struct rpc_conn *conn; /* referenced */
+    struct wire_hdr hdr;
+    uint64_t due_ns;
+};
+
+int svc_session_init(struct cachesvc *s) {
+    list_init(&s->denied);
+    return slabpool_init(&s->denials, SVC_MAX_DENIED, sizeof(struct svc_denied));
+}
+
+static void forget_denied(struct cachesvc *s, struct svc_denied *d) {
+    list_remove(&d->link);
+    rpc_conn_unref(d->conn);
+    slabpool_give(&s->denials, d);
+}
+
+void svc_session_fini(struct cachesvc *s) {
+    LIST_FOREACH_SAFE(&s->denied, it, tmp)
+        forget_denied(s, LIST_ENTRY(it, struct svc_denied, link));
+    slabpool_fini(&s->denials);
+}
+
+static int deny(struct cachesvc *s, struct rpc_call *call, const struct msg_hello_req *m) {
+    METRIC_INC(&s->met, hello_denied_total);
+    log_warn(s->log, "a Hello was refused: no such token for this role", "peer=%s role=%u total=%llu",
+             rpc_conn_peer(call->conn), m->role, (unsigned long long)s->met.hello_denied_total);
+    struct svc_denied *d = slabpool_take(&s->denials);
+    if (!d) { /* so many at once are no operator's mistake */
+        rpc_server_drop_conn(s->rpc, call->conn);
+        return 0;
+    }
+    d->conn = rpc_conn_ref(call->conn);
+    d->hdr = call->hdr;
+    d->due_ns = call->recv_ns + s->cfg->hello_delay_ms * NS_PER_MS;
+    list_push_back(&s->denied, &d->link);
+    rpc_conn_pause(call->conn, true);
+    return 0;
+}
+
+void svc_session_tick(struct cachesvc *s) {
+    uint64_t now = clock_mono_ns(s->clk);
+    LIST_FOREACH_SAFE(&s->denied, it, tmp) {
+        struct svc_denied *d = LIST_ENTRY(it, struct svc_denied, link);
+        if (now < d->due_ns)
+            return;
+        (void)rpc_conn_reply_error(d->conn, &d->hdr, ERR_DENIED, "Hello: no such token for this role");
+        rpc_server_end_conn(s->rpc, d->conn);
+        forget_denied(s, d);
+    }
+}
+
+/* ---- Hello ---- */
+
+/* *ret stays NULL when the answer is a refusal that waits. */
 static int open_session(struct cachesvc *s, struct rpc_call *call, const struct msg_hello_req *m,
                         struct session **ret, struct errbuf *eb) {
     const struct auth_token *token;
     if (m->role < MSG_ROLE_WORKER || m->role > MSG_ROLE_ADMIN)
         return err_set(eb, ERR_INVALID, "Hello: role %u is unknown", m->role);
-    if (auth_check(&s->auth, m->token.p, m->token.n, m->role, &token) < 0) {
-        METRIC_INC(&s->met, hello_denied_total);
-        return err_set(eb, ERR_DENIED, "Hello: no such token for this role");
-    }
+    if (auth_check(&s->auth, m->token.p, m->token.n, m->role, &token) < 0)
+        return deny(s, call, m);
     struct session *ss;
     int rv = session_open(&s->sessions, s->store, call->conn, token, &ss);
     if (rv < 0)
@@ -87,7 +143,7 @@ int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb) {
     }
     struct session *ss = NULL;
     rv = open_session(s, call, &m, &ss, eb);
-    if (rv < 0)
+    if (rv < 0 || !ss)
         return rv;
     res.session_token = (struct msg_bytes){ss->token, sizeof(ss->token)};
     return SVC_REPLY(call, hello_res, &res);

@@ -397,14 +397,27 @@ void rpc_server_scratch(struct rpc_server *s, struct bump **ret_scratch, struct 
     *ret_out = s->out;
 }
 
-void rpc_server_drop_conn(struct rpc_server *s, struct rpc_conn *c) {
+static struct srv_conn *find_conn(struct rpc_server *s, const struct rpc_conn *c) {
     LIST_FOREACH(&s->conns, it) {
         struct srv_conn *sc = LIST_ENTRY(it, struct srv_conn, link);
-        if (sc->conn == c) {
-            drop(sc);
-            return;
-        }
+        if (sc->conn == c)
+            return sc;
     }
+    return NULL;
+}
+
+void rpc_server_drop_conn(struct rpc_server *s, struct rpc_conn *c) {
+    struct srv_conn *sc = find_conn(s, c);
+    if (sc)
+        drop(sc);
+}
+
+void rpc_server_end_conn(struct rpc_server *s, struct rpc_conn *c) {
+    struct srv_conn *sc = find_conn(s, c);
+    if (!sc || sc->is_closing)
+        return;
+    sc->is_closing = true;
+    rpc_conn_close_after_flush(c, LINGER_MS, on_conn_closed);
 }
 
 void rpc_server_stats(const struct rpc_server *s, struct rpc_server_stats *ret) {

@@ -85,4 +85,6 @@ void rpc_server_scratch(struct rpc_server *s, struct bump **ret_scratch, struct 
 /* Ends one connection, e.g. a session's data connections with its control connection. on_gone is
  * called from the loop. */
 void rpc_server_drop_conn(struct rpc_server *s, struct rpc_conn *c);
+/* The same after what is queued was sent, for a last answer. */
+void rpc_server_end_conn(struct rpc_server *s, struct rpc_conn *c);
 void rpc_server_stats(const struct rpc_server *s, struct rpc_server_stats *ret);

@@ -33,6 +33,7 @@ void node_fixture_init(struct node_fixture *f) {
     set_str(f, "unix_listen", f->unix_path);
     f->cfg.ram_bytes = 16u << 20;
     f->cfg.min_slot_bytes = 4096;
+    f->cfg.hello_delay_ms = 10;
 }
 
 void node_fixture_disk(struct node_fixture *f) {

@@ -369,6 +369,34 @@ static void test_hello_opens_no_other_role(void **state) {
     }
 }
 
+/* B6: one connection is one guess: the answer waits, what was sent behind it is not read, the connection
+ * ends. 99,000 a second were answered on one connection, without a log line. */
+static void test_a_wrong_token_ends_its_connection(void **state) {
+    struct world *w = *state;
+    struct cachesvc *s = w->f.node;
+    struct raw r;
+    uint64_t denied = s->met.hello_denied_total, requests;
+    struct rpc_server_stats st;
+    raw_open(&r, &w->f, 0);
+    rpc_server_stats(s->rpc, &st);
+    requests = st.requests;
+    for (int i = 0; i < 100; i++) {
+        struct msg_hello_req q = {.version_min = WIRE_VERSION,
+                                  .version_max = WIRE_VERSION,
+                                  .role = MSG_ROLE_WORKER,
+                                  .token = {(const uint8_t *)"a-guess-of-a-token", 18}};
+        (void)RAW_SEND(&r, hello_req, WIRE_HELLO, &q);
+    }
+    assert_true(raw_answer(&r, 1));
+    assert_int_equal(raw_error(&r), ERR_DENIED);
+    assert_false(raw_read(&r));
+    assert_true(r.is_closed);
+    assert_int_equal(s->met.hello_denied_total, denied + 1);
+    rpc_server_stats(s->rpc, &st);
+    assert_int_equal(st.requests, requests + 1);
+    raw_close(&r);
+}
+
 /* ---- what is seen ---- */
 
 struct seen {
@@ -462,6 +490,7 @@ int main(void) {
         T(test_every_method_for_everyone),
         T(test_methods_without_a_row_are_unimplemented),
         T(test_hello_opens_no_other_role),
+        T(test_a_wrong_token_ends_its_connection),
         T(test_lists_show_the_tokens_own),
         T(test_stats_and_touch_count_the_tokens_own),
     };
