@@ -88,6 +88,7 @@ int svc_check_ids(struct cachesvc *s, size_t n_ids, struct errbuf *eb);
 const char *svc_trace(const char *traceparent);
 
 /* svc_kv.c */
+#define SVC_MAX_DESCRIPTOR 4096u /* bytes; it stays in memory while the namespace is known */
 int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_touch(void *arg, struct rpc_call *call, struct errbuf *eb);

@@ -44,6 +44,9 @@ int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb) {
     int rv = SVC_DECODE(call, register_ns_req, &m, eb);
     if (rv < 0)
         return rv;
+    if (m.descriptor.n > SVC_MAX_DESCRIPTOR)
+        return err_set(eb, ERR_INVALID, "RegisterNamespace: a descriptor of %zu bytes, at most %u",
+                       m.descriptor.n, SVC_MAX_DESCRIPTOR);
     uint8_t digest[DIGEST_BYTES];
     digest_sha256(m.descriptor.p, m.descriptor.n, digest);
     if (m.digest.n != DIGEST_BYTES || memcmp(digest, m.digest.p, DIGEST_BYTES) != 0)
@@ -51,10 +54,13 @@ int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (!auth_ns_allowed(ss->auth, digest))
         return err_set(eb, ERR_DENIED, "RegisterNamespace: not one of this token's namespaces");
     struct store_ns_shape shape;
+    uint32_t ns;
     rv = shape_of(&m, &shape, eb);
     if (rv < 0)
         return rv;
-    uint32_t ns;
+    /* What nobody has filled, a reader can't read. */
+    if (ss->role == MSG_ROLE_READER && block_store_ns_find(s->store, digest, &ns) < 0)
+        return err_set(eb, ERR_NOTFOUND, "RegisterNamespace: no worker has registered it here");
     rv = block_store_ns_register(s->store, digest, &shape, &ns, eb);
     if (rv < 0)
         return err_wrap(eb, rv, "RegisterNamespace");

@@ -397,6 +397,32 @@ static void test_a_wrong_token_ends_its_connection(void **state) {
     raw_close(&r);
 }
 
+/* A7: a reader can't make namespaces, and no descriptor is large. */
+static void test_namespaces_are_made_by_workers_and_small(void **state) {
+    struct world *w = *state;
+    struct raw admin;
+    uint32_t handle;
+    char text[4098];
+    node_fixture_token_file(&w->f, "worker " TOKEN_ALL "\nreader " TOKEN_B "\n");
+    node_fixture_stop(&w->f);
+    node_fixture_start(&w->f);
+    raw_open(&admin, &w->f, 0);
+    assert_int_equal(raw_hello(&admin, MSG_ROLE_WORKER, TOKEN_ALL, NULL), 0);
+    struct raw reader;
+    raw_open(&reader, &w->f, 0);
+    assert_int_equal(raw_hello(&reader, MSG_ROLE_READER, TOKEN_B, NULL), 0);
+    assert_int_equal(raw_register(&reader, DESC_A, &handle), ERR_NOTFOUND);
+    assert_int_equal(raw_register(&admin, DESC_A, &handle), 0);
+    assert_int_equal(raw_register(&reader, DESC_A, &handle), 0);
+    memset(text, 'x', sizeof(text));
+    text[4097] = '\0';
+    assert_int_equal(raw_register(&admin, text, &handle), ERR_INVALID);
+    text[4096] = '\0';
+    assert_int_equal(raw_register(&admin, text, &handle), 0);
+    raw_close(&reader);
+    raw_close(&admin);
+}
+
 /* ---- what is seen ---- */
 
 struct seen {
@@ -491,6 +517,7 @@ int main(void) {
         T(test_methods_without_a_row_are_unimplemented),
         T(test_hello_opens_no_other_role),
         T(test_a_wrong_token_ends_its_connection),
+        T(test_namespaces_are_made_by_workers_and_small),
         T(test_lists_show_the_tokens_own),
         T(test_stats_and_touch_count_the_tokens_own),
     };
