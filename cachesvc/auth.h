@@ -26,6 +26,9 @@ void auth_fini(struct auth *a);
 int auth_check(const struct auth *a, const void *token, size_t len, uint32_t role,
                const struct auth_token **ret);
 
+/* The row that says exactly the same (token, role, namespaces), e.g. in a file that was read again; or NULL. */
+const struct auth_token *auth_find(const struct auth *a, const struct auth_token *row);
+
 /* Whether a row names namespaces; one that names none may use all. */
 static inline bool auth_is_bound(const struct auth_token *t) {
     return t && t->n_ns > 0;

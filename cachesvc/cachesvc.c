@@ -5,7 +5,7 @@
 #include "cachesvc/svc.h"
 #include "common/check.h"
 #include "common/machine.h"
-#include "common/secret.h"
+#include "common/str.h"
 
 #define TICK_MS 50u
 
@@ -13,7 +13,6 @@
 struct node {
     struct cachesvc svc; /* first: struct cachesvc * is struct node * */
     uint16_t rpc_port;
-    char password[512];
     bool has_timers, has_denials, has_streams, has_puts, has_sessions;
     uint32_t closing; /* parts whose close callback is still out */
     void (*close_cb)(void *arg);
@@ -75,18 +74,6 @@ static int check_binds(const struct cachesvc_config *cfg, struct errbuf *eb) {
                 cfg->listen.v[i]);
     }
     return 0;
-}
-
-static void warn_readable(struct cachesvc *s, const struct errbuf *warn) {
-    if (warn->text[0])
-        log_warn(s->log, "a file with secrets is open to others", "what=%s", warn->text);
-}
-
-static int read_tokens(struct cachesvc *s, struct errbuf *eb) {
-    struct errbuf warn;
-    int rv = auth_load(&s->auth, s->cfg->token_file, &warn, eb);
-    warn_readable(s, &warn);
-    return rv;
 }
 
 static int open_pools(struct node *n, struct errbuf *eb) {
@@ -232,37 +219,15 @@ static uint32_t index_scan(void *arg, uint64_t *cursor, struct index_seg *ret, u
     return n;
 }
 
-/* The file's one line: blanks inside a password are its own. */
-static int read_password(struct node *n, const char *path, struct errbuf *eb) {
-    struct secret_file f;
-    struct errbuf warn;
-    struct str line, more;
-    int rv = secret_file_open(&f, "--redis-password-file", path, &warn, eb);
-    if (rv < 0)
-        return rv;
-    if (!secret_file_next(&f, &line))
-        rv = err_set(eb, ERR_INVALID, "--redis-password-file '%s' holds no password", path);
-    else if (line.n >= sizeof(n->password))
-        rv = secret_file_error(&f, eb, "a password has at most %zu bytes", sizeof(n->password) - 1);
-    else
-        memcpy(n->password, line.p, line.n); /* zeroed with its struct */
-    if (rv == 0 && secret_file_next(&f, &more))
-        rv = secret_file_error(&f, eb, "a second password");
-    secret_file_close(&f);
-    warn_readable(&n->svc, &warn);
-    return rv;
-}
-
 static int open_index(struct node *n, struct errbuf *eb) {
     struct cachesvc *s = &n->svc;
     const struct cachesvc_config *cfg = s->cfg;
     if (!*cfg->redis)
         return index_mem_open(&s->index, s->clk);
-    if (*cfg->redis_password_file) {
-        int rv = read_password(n, cfg->redis_password_file, eb);
-        if (rv < 0)
-            return rv;
-    }
+    char password[SVC_PASSWORD_BYTES];
+    int rv = svc_load_password(s, password, eb);
+    if (rv < 0)
+        return rv;
     const char *addr = *cfg->advertise ? cfg->advertise
                        : cfg->listen.n ? cfg->listen.v[0]
                                        : cfg->unix_listen;
@@ -271,7 +236,7 @@ static int open_index(struct node *n, struct errbuf *eb) {
                                 .log = s->log,
                                 .addr = cfg->redis,
                                 .user = cfg->redis_user,
-                                .password = n->password,
+                                .password = password,
                                 .db = cfg->redis_db,
                                 .node_id = (uint16_t)cfg->node_id,
                                 .node_addr = addr,
@@ -280,7 +245,9 @@ static int open_index(struct node *n, struct errbuf *eb) {
                                 .node = index_node_of,
                                 .scan = index_scan,
                                 .arg = s};
-    return index_redis_open(&s->index, &c, eb);
+    rv = index_redis_open(&s->index, &c, eb);
+    explicit_bzero(password, sizeof(password)); /* the index has its own */
+    return rv;
 }
 
 static int listen_all(struct node *n, struct errbuf *eb) {
@@ -367,7 +334,7 @@ static int open_parts(struct node *n, struct errbuf *eb) {
     struct cachesvc *s = &n->svc;
     int rv = check_binds(s->cfg, eb);
     if (rv == 0 && *s->cfg->token_file)
-        rv = read_tokens(s, eb);
+        rv = svc_load_tokens(s, &s->auth, eb);
     if (rv == 0)
         rv = open_pools(n, eb);
     if (rv == 0)
@@ -406,7 +373,6 @@ static void finish(struct node *n) {
     auth_fini(&s->auth);
     for (size_t i = 0; i < ARRAY_LEN(s->descriptor); i++)
         free(s->descriptor[i].text);
-    explicit_bzero(n->password, sizeof(n->password));
     void (*cb)(void *arg) = n->close_cb;
     void *arg = n->close_arg;
     free(n);
@@ -574,6 +540,9 @@ static int daemon_start(struct svc *d, void *cfg, struct errbuf *eb) {
 static void daemon_drain(struct svc *d) {
     cachesvc_drain(d->data);
 }
+static int daemon_reload(struct svc *d, struct errbuf *eb) {
+    return cachesvc_reload(d->data, eb);
+}
 static void on_daemon_closed(void *arg) {
     (void)arg;
 }
@@ -586,6 +555,7 @@ int cachesvc_main(int argc, char **argv) {
         .prog = {"incipit-cachesvc", "one node of the prefix cache: KV blocks in RAM and on disk"},
         .start = daemon_start,
         .drain = daemon_drain,
+        .reload = daemon_reload,
         .stop = daemon_stop};
     struct svc_ops with_table = ops;
     with_table.table = cachesvc_config_table();

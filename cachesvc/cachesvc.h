@@ -21,6 +21,9 @@ struct cachesvc_env {
  * wrong: an address in use, a full disk, a locked directory, a token file that cannot be read. */
 int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env, const struct cachesvc_config *cfg,
                   struct errbuf *eb);
+/* Reads the token file and Redis' password again. Sessions whose token is gone or may use other namespaces
+ * now end. On error eb says why and nothing has changed. */
+int cachesvc_reload(struct cachesvc *s, struct errbuf *eb);
 /* No new connections or sessions; cb once fetches and puts under way have ended. */
 void cachesvc_drain(struct cachesvc *s);
 bool cachesvc_is_drained(const struct cachesvc *s);

@@ -67,6 +67,7 @@ struct session {
     uint8_t token[WIRE_SESSION_TOKEN_BYTES];
     uint64_t number, opened_ns;
     uint32_t role;
+    uint64_t features; /* WIRE_FEAT_* that both sides have */
     struct tenant *tenant;
     const struct auth_token *auth; /* the tenant's; NULL: no tokens configured */
     struct share_user bound[N_BOUNDS];

@@ -67,6 +67,8 @@ struct cachesvc {
     uint32_t evicts_open;
 };
 
+#define SVC_FEATURES WIRE_FEAT_CONFIG /* what this version offers in Hello */
+
 extern const struct rpc_method svc_methods[];
 extern const size_t svc_n_methods;
 
@@ -103,6 +105,16 @@ void svc_session_tick(struct cachesvc *s);
 int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb);
 void svc_on_gone(void *arg, struct rpc_conn *c);
 void svc_on_drain(void *arg, struct rpc_conn *c);
+
+/* Takes the rows of *take_fresh; sessions whose own is not among them end. */
+void svc_replace_tokens(struct cachesvc *s, struct auth *take_fresh);
+
+/* svc_config.c */
+#define SVC_PASSWORD_BYTES 512u
+int svc_load_tokens(struct cachesvc *s, struct auth *ret, struct errbuf *eb); /* none without a file */
+int svc_load_password(struct cachesvc *s, char ret[SVC_PASSWORD_BYTES], struct errbuf *eb);
+int svc_config_get(void *arg, struct rpc_call *call, struct errbuf *eb);
+int svc_config_set(void *arg, struct rpc_call *call, struct errbuf *eb);
 
 /* svc_fetch.c */
 int svc_fetch_init(struct cachesvc *s);

@@ -25,5 +25,7 @@ const struct rpc_method svc_methods[] = {
     {WIRE_INSPECT, CONTROL_ADMIN, svc_inspect, NULL, NULL},
     {WIRE_EVICT, CONTROL_ADMIN, svc_evict, NULL, NULL},
     {WIRE_FLUSH, CONTROL_ADMIN, svc_flush, NULL, NULL},
+    {WIRE_CONFIG_GET, CONTROL_ADMIN, svc_config_get, NULL, NULL},
+    {WIRE_CONFIG_SET, CONTROL_ADMIN, svc_config_set, NULL, NULL},
 };
 const size_t svc_n_methods = ARRAY_LEN(svc_methods);

@@ -84,6 +84,7 @@ static int open_session(struct cachesvc *s, struct rpc_call *call, const struct 
     if (rv < 0)
         return err_set(eb, rv, "Hello: no session free");
     ss->role = m->role;
+    ss->features = m->features & SVC_FEATURES;
     ss->opened_ns = call->recv_ns;
     session_set_name(ss, m->client_name);
     if (m->writer.n == sizeof(ss->writer))
@@ -123,6 +124,7 @@ int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (s->phase != SVC_READY)
         return err_set(eb, ERR_UNAVAILABLE, "Hello: the node is draining");
     struct msg_hello_res res = {.version = WIRE_VERSION,
+                                .features = m.features & SVC_FEATURES,
                                 .node_id = s->cfg->node_id,
                                 .epoch = s->index->ops->epoch(s->index),
                                 .node_name = s->name,
@@ -192,4 +194,19 @@ void svc_on_drain(void *arg, struct rpc_conn *c) {
     struct session_conn *sc = session_of(c);
     if (sc)
         svc_fetch_pump_conn(arg, sc->session, c);
+}
+
+/* ---- tokens that are read again ---- */
+
+void svc_replace_tokens(struct cachesvc *s, struct auth *take_fresh) {
+    LIST_FOREACH(&s->sessions.all, it) {
+        struct session *ss = LIST_ENTRY(it, struct session, link);
+        if (!ss->auth || auth_find(take_fresh, ss->auth))
+            continue; /* without tokens at the start none come by a reload */
+        log_info(s->log, "session ends, its token was changed or taken away", "session=%llu client=%s",
+                 (unsigned long long)ss->number, ss->name);
+        rpc_server_drop_conn(s->rpc, ss->control.conn); /* the rest when the loop goes on */
+    }
+    auth_fini(&s->auth);
+    s->auth = *take_fresh;
 }

@@ -217,6 +217,7 @@ static int send_hello(struct kv_link *l) {
     bool is_join = l != &n->links[0];
     struct msg_hello_req m = {.version_min = WIRE_VERSION,
                               .version_max = WIRE_VERSION,
+                              .features = WIRE_FEAT_CONFIG, /* calls of ours that need one */
                               .role = (uint32_t)c->cfg.role,
                               .token = {c->cfg.token, c->cfg.token_len},
                               .client_name = c->cfg.name,

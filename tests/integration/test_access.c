@@ -122,6 +122,16 @@ static uint64_t ask_flush(const struct tenant_under_test *t) {
     return RAW_SEND(t->r, flush_req, WIRE_FLUSH, &q);
 }
 
+/* Options are the node's: no token that is bound to namespaces asks for them. */
+static uint64_t ask_config_get(const struct tenant_under_test *t) {
+    struct msg_config_get_req q = {.name = "ram_bytes"};
+    return RAW_SEND(t->r, config_get_req, WIRE_CONFIG_GET, &q);
+}
+static uint64_t ask_config_set(const struct tenant_under_test *t) {
+    struct msg_config_set_req q = {.name = "log_level", .value = "debug"};
+    return RAW_SEND(t->r, config_set_req, WIRE_CONFIG_SET, &q);
+}
+
 /* What is right. roles: who is not told DENIED, on the connection kinds in `on`. own: what these then get
  * for their own namespace; foreign: for another's, the same where the request names none. */
 static const struct row {
@@ -149,6 +159,8 @@ static const struct row {
     {WIRE_INSPECT, R(ADMIN), ON(CONTROL), 0, ERR_NOTFOUND, ask_inspect},
     {WIRE_EVICT, R(ADMIN), ON(CONTROL), 0, ERR_DENIED, ask_evict},
     {WIRE_FLUSH, R(ADMIN), ON(CONTROL), 0, ERR_DENIED, ask_flush},
+    {WIRE_CONFIG_GET, R(ADMIN), ON(CONTROL), ERR_DENIED, ERR_DENIED, ask_config_get},
+    {WIRE_CONFIG_SET, R(ADMIN), ON(CONTROL), ERR_DENIED, ERR_DENIED, ask_config_set},
 };
 
 static const struct row *row_of(uint16_t method) {

@@ -436,6 +436,97 @@ static void test_roles_and_tokens(void **state) {
     assert_int_equal(f->n_prefix, 0); /* what an operator removed does not come back */
 }
 
+static char value[64]; /* of the option that was asked for last */
+static void on_config_get(void *arg, int rv, const char *text, const struct msg_config_get_res *m) {
+    struct fixture *f = arg;
+    (void)text;
+    f->rv = rv;
+    if (rv == 0)
+        snprintf(value, sizeof(value), "%s/%s/%d", m->items[0].value, m->items[0].default_value,
+                 m->items[0].live);
+    f->n_prefix = rv == 0 ? (uint32_t)m->n_items : 0;
+    f->n_done++;
+}
+static void on_ack(void *arg, int rv, const char *text, const struct msg_ack *m) {
+    struct fixture *f = arg;
+    (void)text, (void)m;
+    f->rv = rv;
+    f->n_done++;
+}
+
+static const char *option(struct fixture *f, const char *name) {
+    struct msg_config_get_req m = {.name = name};
+    done(f, kv_client_config_get(f->client, 0, &m, DEADLINE_MS, on_config_get, f, NULL));
+    return f->rv == 0 ? value : err_name(f->rv);
+}
+static int set_option(struct fixture *f, const char *name, const char *to) {
+    struct msg_config_set_req m = {.name = name, .value = to};
+    done(f, kv_client_config_set(f->client, 0, &m, DEADLINE_MS, on_ack, f, NULL));
+    return f->rv;
+}
+
+/* E7: nothing could change the options that are marked live; others can't be changed by anything. */
+static void test_live_options_change_and_others_do_not(void **state) {
+    struct fixture *f = *state;
+    open_client(f, MSG_ROLE_ADMIN, ADMIN_TOKEN);
+    run_until(f, &f->n_up, 1);
+    assert_string_equal(option(f, "log_level"), "warn/info/1");
+    assert_int_equal(set_option(f, "log_level", "debug"), 0);
+    assert_string_equal(option(f, "log_level"), "debug/info/1");
+    assert_int_equal(set_option(f, "log_level", "loud"), ERR_INVALID);
+    assert_int_equal(set_option(f, "ram_bytes", "128m"), ERR_DENIED);
+    assert_int_equal(set_option(f, "no_such", "1"), ERR_NOTFOUND);
+    assert_string_equal(option(f, "ram_bytes"), "64m/1g/0");
+    assert_string_equal(option(f, "no_such"), "ERR_NOTFOUND");
+    (void)option(f, "");
+    assert_true(f->n_prefix > 30); /* all of them */
+    kill(f->node[0].pid, SIGHUP); /* what the sources say holds again */
+    while (strcmp(option(f, "log_level"), "warn/info/1") != 0)
+        uv_run(&f->loop, UV_RUN_NOWAIT);
+    close_client(f);
+    open_client(f, MSG_ROLE_WORKER, WORKER_TOKEN);
+    run_until(f, &f->n_up, 2);
+    assert_string_equal(option(f, "log_level"), "ERR_DENIED");
+    assert_int_equal(set_option(f, "log_level", "debug"), ERR_DENIED);
+}
+
+/* E6: SIGHUP ended the node. Now it reads the tokens again: who has lost his is out, the others stay. */
+static void test_sighup_reads_tokens_again(void **state) {
+    struct fixture *f = *state;
+    static const char without_old_admin[] = "worker " WORKER_TOKEN "\nadmin another-token-of-admins\n";
+    static const char broken[] = "worker " WORKER_TOKEN "\nking " ADMIN_TOKEN "\n";
+    static const char without_worker[] = "admin another-token-of-admins\n";
+    open_client(f, MSG_ROLE_WORKER, WORKER_TOKEN);
+    run_until(f, &f->n_up, 1);
+    struct kv_client *worker = f->client;
+    open_client(f, MSG_ROLE_ADMIN, ADMIN_TOKEN);
+    run_until(f, &f->n_up, 2);
+    tmpdir_write(&f->dir, "tokens", broken, sizeof(broken) - 1);
+    kill(f->node[0].pid, SIGHUP);
+    assert_string_equal(option(f, "node_id"), "1/1/0");
+    tmpdir_write(&f->dir, "tokens", without_old_admin, sizeof(without_old_admin) - 1);
+    kill(f->node[0].pid, SIGHUP);
+    while (!strstr(f->down_text, "no such token")) { /* its session, then Hellos with the old token */
+        int down = f->n_down;
+        run_until(f, &f->n_down, down + 1);
+    }
+    assert_int_equal(kv_client_nodes_up(worker), 1);
+    close_client(f);
+    int up = f->n_up;
+    open_client(f, MSG_ROLE_ADMIN, "another-token-of-admins");
+    run_until(f, &f->n_up, up + 1);
+    close_client(f);
+    f->client = worker;
+    lookup(f, 0);
+    assert_int_equal(f->rv, 0);
+    tmpdir_write(&f->dir, "tokens", without_worker, sizeof(without_worker) - 1);
+    int downs = f->n_down;
+    kill(f->node[0].pid, SIGHUP);
+    run_until(f, &f->n_down, downs + 1);
+    assert_int_equal(kv_client_nodes_up(worker), 0);
+    assert_int_equal(waitpid(f->node[0].pid, NULL, WNOHANG), 0);
+}
+
 static void on_pin(void *arg, int rv, const char *text, const struct msg_pin_res *m) {
     struct fixture *f = arg;
     (void)text, (void)m;
@@ -492,6 +583,8 @@ int main(int argc, char **argv) {
         T(test_canceled_fetch_leaves_the_session_whole, setup),
         T(test_two_nodes_share_a_chain, setup_two),
         T(test_roles_and_tokens, setup_tokens),
+        T(test_live_options_change_and_others_do_not, setup_tokens),
+        T(test_sighup_reads_tokens_again, setup_tokens),
         T(test_later_methods_are_unimplemented, setup),
         T(test_garbage_does_not_harm_the_node, setup),
     };
