@@ -37,7 +37,8 @@ struct metric_buckets {
     double le[METRIC_BUCKETS_MAX]; /* upper edges, ascending; +Inf is implied */
 };
 
-/* vLLM's own edges, so that its dashboards work on our series. */
+/* vLLM's own edges, so that its dashboards work on our series, and finer ones from 1 ms on before them: a
+ * hit takes less than its first. */
 extern const struct metric_buckets metric_buckets_vllm_ttft;    /* time to first token */
 extern const struct metric_buckets metric_buckets_vllm_itl;     /* between tokens, time per output token */
 extern const struct metric_buckets metric_buckets_vllm_request; /* end to end, queue, prefill, decode */
