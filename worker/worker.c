@@ -173,6 +173,7 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
         .max_ctx = w->m.max_ctx,
         .max_seqs = c->max_seqs,
         .chunk_tok = c->chunk_tokens,
+        .chunk_ms = c->chunk_ms,
         .max_logit_rows = w->m.max_logit_rows,
         .max_queue = c->max_queue,
         .n_pages = w->m.n_pages,

@@ -40,8 +40,10 @@
     X(block_tokens, U32, 32, 4, 1024, false, "tokens in a block, a power of two")                  \
     X(max_context, U32, 0, 0, 1u << 20, false,                                                     \
       "most tokens of one request, prompt and answer; 0: the model's")                             \
-    X(kv_bytes, U64, 1ull << 30, 1ull << 16, 1ull << 44, false, "memory for KV pages")             \
+    X(kv_bytes, U64, 1ull << 30, 1ull << 16, 1ull << 44, false, "memory for KV pages; a request reserves its prompt and max_tokens, or the context without them")             \
     X(chunk_tokens, U32, 256, 1, 8192, false, "most rows computed in one step")                    \
+    X(chunk_ms, U32, 100, 0, 60000, false,                                                         \
+      "time that prompts may take of a step beside requests that generate, ms; 0: chunk-tokens alone bounds it") \
     X(max_seqs, U32, 16, 1, 256, false, "most sequences computed in one step")                     \
     X(max_queue, U32, 128, 1, 1u << 16, false, "requests that may wait; more get 429")             \
     X(put_queue_blocks, U32, 256, 0, 1u << 20, false,                                              \

@@ -11,6 +11,8 @@
 #define WORKER_METRICS(X)                                                                          \
     X(requests_running, GAUGE, "requests in prefill or decode")                                    \
     X(requests_waiting, GAUGE, "accepted requests that do not compute yet")                        \
+    X(requests_waiting_pages, GAUGE, "of these, behind one that waits for KV pages to be free")    \
+    X(requests_overtaking_total, COUNTER, "short requests that passed one waiting for KV pages")   \
     X(requests_stop_total, COUNTER, "requests ended by an end token or stop string")               \
     X(requests_length_total, COUNTER, "requests ended by max_tokens or the context limit")         \
     X(requests_canceled_total, COUNTER, "requests ended by their client or by shutdown")           \
@@ -38,6 +40,7 @@
     X(lookup_total, COUNTER, "lookups sent to the cache service")                                  \
     X(lookup_blocks_total, COUNTER, "blocks asked for in them")                                    \
     X(lookup_resident_total, COUNTER, "of these, resident there")                                  \
+    X(lookup_unsent_total, COUNTER, "lookups not sent: no node up, or the breaker is open")        \
     X(lookup_failed_total, COUNTER, "lookups that ended as a miss through an error")               \
     X(fetch_declined_total, COUNTER, "resident prefixes that computing beats")                     \
     X(fetch_block_total, COUNTER, "blocks fetched and verified")                                   \
@@ -72,7 +75,7 @@
       .buckets = &metric_buckets_vllm_tokens)                                                      \
     X(request_generation_tokens, HISTO, "tokens generated for a request",                          \
       .buckets = &metric_buckets_vllm_tokens)                                                      \
-    X(fetch_seconds, HISTO, "lookup begun to last block there", .buckets = &metric_buckets_rpc)
+    X(fetch_seconds, HISTO, "fetch begun to its last block there", .buckets = &metric_buckets_rpc)
 
 struct worker_metrics {
     METRIC_FIELDS(WORKER_METRICS)

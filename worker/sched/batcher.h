@@ -1,7 +1,10 @@
 /* batcher.h - BATCH SCHEDULER: which rows go into the next forward pass. Pure.
  *
  * Decode first: each decoding sequence gets its one row, so that no prompt, however long, stops the
- * tokens of others; what is left of the row budget goes to prompts, in order of arrival, in chunks.
+ * tokens of others. Prompts share what is left of the row budget, cut to max_prefill_rows: one half is the
+ * oldest prompt's, which so ends within twice its own time whatever else comes; the other half is shared
+ * equally, so that a short prompt is through at once beside long ones. What one does not need is the
+ * others'.
  * Sequences that wait (for pages, a lookup, a fetch) are not candidates and take no slot.
  *
  * Thread: any. Units: rows (tokens). */
@@ -11,6 +14,7 @@
 
 struct batch_limits {
     uint32_t max_rows; /* of one step */
+    uint32_t max_prefill_rows; /* of prompts in it: bounds how long the step keeps decodes waiting */
     uint32_t max_seqs; /* in one step */
     uint32_t max_logit_rows; /* rows with logits in one step */
 };

@@ -2,7 +2,9 @@
  *
  * engine_submit() hands a request over; on_tokens and on_done come back on the loop thread. Admission is
  * by pages: a request starts only when pages for its prompt and all of max_tokens are reserved, so a
- * running sequence never waits for memory and no set of requests can block one another.
+ * running sequence never waits for memory and no set of requests can block one another. A request without
+ * max_tokens reserves up to the context limit. While the first in line waits for pages, ENGINE_OVERTAKE_MAX
+ * short ones (a quarter of its pages at most) may pass it, no more.
  *
  * Thread:  all functions are the loop thread's. The engine thread lives from engine_open() until the
  *          close callback.
@@ -14,6 +16,8 @@
 #include "worker/kv/prefix_policy.h"
 #include "worker/model/forward.h"
 #include "worker/sched/gen_request.h"
+
+#define ENGINE_OVERTAKE_MAX 16u
 
 struct uv_loop_s;
 struct engine;
@@ -44,6 +48,7 @@ struct engine_cfg {
     uint32_t max_ctx;    /* prompt + generated tokens of one request */
     uint32_t max_seqs;   /* sequences in one step */
     uint32_t chunk_tok;  /* rows in one step; at least max_seqs */
+    uint32_t chunk_ms;   /* what prompts' rows in one step may take beside decodes, as measured; 0: any time */
     uint32_t max_logit_rows; /* rows with logits in one step; at least max_seqs */
     uint32_t max_queue;  /* accepted requests beyond max_seqs; more are ERR_BUSY */
     uint32_t n_pages;

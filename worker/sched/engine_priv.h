@@ -39,6 +39,9 @@ struct engine {
     struct list released; /* over; posted at the end of the round */
     uint32_t n_admitted; /* active and not DONE */
     uint32_t n_running;  /* PREFILL and DECODE */
+    uint32_t n_waiting;  /* in waiting */
+    bool pages_short;    /* the first in line does not get its pages */
+    double decode_step_ns; /* moving average of steps without prompts; 0: unknown */
     uint32_t rr;
     struct batch_limits limits;
     float *logits;            /* [max_logit_rows, n_vocab] */

@@ -11,6 +11,12 @@
 #define LOOKUP_DEADLINE_MS 500u
 /* Fewer rows say more about reading the weights than about prefill. */
 #define RATE_MIN_ROWS 16u
+/* Prompts' rows of a step, at least: fewer would only read the weights again and again. */
+#define CHUNK_MIN_ROWS 16u
+/* Nobody decodes: a step may be this much longer, only newcomers wait for it. */
+#define CHUNK_ALONE 4u
+/* Requests behind one that waits for pages that are looked at each round. */
+#define OVERTAKE_SEEN 16u
 #define IDLE_WAIT_NS (250 * NS_PER_MS)
 /* Pages backed by memory from the start; a first hit need not wait for the kernel to clear more. */
 #define PREFAULT_BYTES ((size_t)128 << 20)
@@ -172,6 +178,8 @@ static void finish(struct engine *e, struct gen_seq *s, enum finish_reason why) 
         e->n_running--;
     if (state != SEQ_WAIT)
         e->n_admitted--;
+    else
+        e->n_waiting--;
     u->n_completion = s->n_out;
     u->n_local = s->n_local;
     u->n_remote = s->n_remote;
@@ -206,8 +214,6 @@ static uint64_t lookup_patience_ns(const struct engine *e, const struct gen_seq 
 
 static void start_lookup(struct engine *e, struct gen_seq *s) {
     uint32_t deadline_ms = e->cfg.fetch == FETCH_ALWAYS ? LOOKUP_ALWAYS_MS : LOOKUP_DEADLINE_MS;
-    METRIC_INC(e->cfg.met, lookup_total);
-    METRIC_ADD(e->cfg.met, lookup_blocks_total, s->n_lookup - s->pages.n);
     s->f_begin_ns = now_ns(e);
     s->is_late = false;
     s->op_active = true;
@@ -233,21 +239,42 @@ static void admit(struct engine *e, struct gen_seq *s) {
     become_ready(s);
 }
 
-/* Head of the line first, and only then the next: no request starves behind smaller ones. */
+/* Of a line that does not move: a short one may pass its head, so often that the head's wait stays bounded
+ * by its own turn and that many short requests. */
+static bool may_pass(const struct engine *e, const struct gen_seq *head, const struct gen_seq *s) {
+    uint32_t B = e->cfg.block_tok;
+    return head->n_passed < ENGINE_OVERTAKE_MAX &&
+           gen_seq_need_pages(s, B) <= gen_seq_need_pages(head, B) / 4;
+}
+
+/* Head of the line first: no request starves behind smaller ones. */
 static void admit_waiting(struct engine *e) {
-    while (!list_empty(&e->waiting) && e->n_admitted < 2 * e->cfg.max_seqs) {
-        struct gen_seq *s = LIST_ENTRY(e->waiting.next, struct gen_seq, link);
-        if (!gen_seq_admit(s, e->index, e->cfg.block_tok))
+    struct gen_seq *head = NULL; /* the one that does not fit */
+    uint32_t n_seen = 0;
+    LIST_FOREACH_SAFE(&e->waiting, it, tmp) {
+        struct gen_seq *s = LIST_ENTRY(it, struct gen_seq, link);
+        if (e->n_admitted >= 2 * e->cfg.max_seqs || n_seen == OVERTAKE_SEEN)
             break;
+        n_seen += head != NULL;
+        if (head && !may_pass(e, head, s))
+            continue;
+        if (!gen_seq_admit(s, e->index, e->cfg.block_tok)) {
+            head = head ? head : s;
+            continue;
+        }
+        if (head) {
+            head->n_passed++;
+            METRIC_INC(e->cfg.met, requests_overtaking_total);
+        }
+        e->n_waiting--;
         admit(e, s);
     }
+    e->pages_short = head != NULL;
 }
 
 static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t n_prefix,
                            uint32_t first_absent) {
     s->op_active = false;
-    if (rv < 0 && rv != ERR_CANCELED)
-        METRIC_INC(e->cfg.met, lookup_failed_total);
     if (rv == 0 && sm_at(&s->sm) != SEQ_DONE && first_absent < s->n_put) {
         uint32_t n_put = s->n_put;
         s->n_put = first_absent; /* owned here, lacking there: put it again */
@@ -282,6 +309,8 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
 static void absorb(struct engine *e, struct gen_seq *s) {
     if (!gen_seq_absorb(s, e->index, e->cfg.block_tok))
         return;
+    if (s->f_gap && s->op_active && !s->op_canceled)
+        METRIC_INC(e->cfg.met, fetch_failed_total); /* what is canceled for it is not counted again */
     op_cancel(e, s, was_silent(s));
     if (sm_at(&s->sm) == SEQ_FETCH)
         become_ready(s);
@@ -349,6 +378,7 @@ static uint64_t check_all_late(struct engine *e) {
 static void read_mail(struct engine *e, struct gen_seq *s, const struct seq_mail_in *m) {
     if (m->start) {
         list_push_back(&e->waiting, &s->link);
+        e->n_waiting++;
         s->was_waiting_gauge = true;
     }
     if (m->lookup_done)
@@ -534,16 +564,33 @@ static void after_step(struct engine *e, struct gen_seq *s, const struct fwd_seq
         engine_post(e, s, fill_tokens, NULL);
 }
 
+/* Rows of prompts that a step may take on: as many as were measured to fit chunk_ms, or the time of a step
+ * of decodes where that is longer (a large model reads its weights for so long anyway). */
+static uint32_t prefill_rows(const struct engine *e, const struct batch_cand *c, uint32_t n) {
+    double per_row = e->rates.prefill_ns_per_tok;
+    uint32_t max = e->cfg.chunk_tok, factor = CHUNK_ALONE;
+    if (!e->cfg.chunk_ms || !(per_row > 0))
+        return max;
+    for (uint32_t i = 0; i < n; i++)
+        if (c[i].decode)
+            factor = 1;
+    double ns = MAX((double)e->cfg.chunk_ms * NS_PER_MS * factor, e->decode_step_ns);
+    return (uint32_t)MIN(MAX(ns / per_row, (double)CHUNK_MIN_ROWS), (double)max);
+}
+
 static void measure(struct engine *e, const struct batch_plan *p, uint32_t n_rows, uint64_t ns) {
     METRIC_INC(e->cfg.met, steps_total);
     METRIC_ADD(e->cfg.met, step_rows_total, n_rows);
     if (p->n_prefill && n_rows >= RATE_MIN_ROWS)
         prefix_rates_add_prefill(&e->rates, n_rows, ns);
+    if (!p->n_prefill)
+        e->decode_step_ns += ((double)ns - e->decode_step_ns) / 8;
 }
 
 /* Returns false when there was nothing to compute. */
 static bool step(struct engine *e) {
     uint32_t n = gather(e), n_seqs = 0, n_rows = 0;
+    e->limits.max_prefill_rows = prefill_rows(e, e->cand, n);
     struct batch_plan p = batch_choose(&e->limits, e->cand, n, e->rr);
     float *logits = e->logits;
     e->rr = p.next_rr;
@@ -576,6 +623,7 @@ static void gauges(struct engine *e) {
     struct page_pool_stats st = page_pool_stats(e->pool);
     struct worker_metrics *m = e->cfg.met;
     METRIC_SET(m, requests_running, e->n_running);
+    METRIC_SET(m, requests_waiting_pages, e->pages_short ? e->n_waiting : 0);
     METRIC_SET(m, kv_pages_used, st.n_used);
     METRIC_SET(m, kv_pages_cached, st.n_cached);
     METRIC_SET(m, kv_pages_reserved, st.n_reserved);

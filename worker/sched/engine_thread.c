@@ -70,8 +70,7 @@ void engine_poke_loop(struct engine *e) {
 
 /* --- lookup and fetch --- */
 
-static void on_lookup(struct prefix_fetch *f, int rv, uint32_t n_prefix, uint32_t first_absent) {
-    struct gen_seq *s = CONTAINER_OF(f, struct gen_seq, op);
+static void answer_lookup(struct gen_seq *s, int rv, uint32_t n_prefix, uint32_t first_absent) {
     pthread_mutex_lock(&s->e->lock);
     struct seq_mail_in *m = mail_to_engine(s);
     m->lookup_done = true;
@@ -79,6 +78,13 @@ static void on_lookup(struct prefix_fetch *f, int rv, uint32_t n_prefix, uint32_
     m->n_prefix = n_prefix;
     m->first_absent = first_absent;
     pthread_mutex_unlock(&s->e->lock);
+}
+
+static void on_lookup(struct prefix_fetch *f, int rv, uint32_t n_prefix, uint32_t first_absent) {
+    struct gen_seq *s = CONTAINER_OF(f, struct gen_seq, op);
+    if (rv < 0 && rv != ERR_CANCELED)
+        METRIC_INC(s->e->cfg.met, lookup_failed_total);
+    answer_lookup(s, rv, n_prefix, first_absent);
 }
 
 static void on_block(struct prefix_fetch *f, uint32_t i, int rv) {
@@ -121,9 +127,15 @@ static void start_lookup(struct gen_seq *s, uint32_t have, uint32_t deadline_ms)
     s->op.on_block = on_block;
     s->op.on_end = on_fetch_end;
     s->op.traceparent = s->traceparent[0] ? s->traceparent : NULL;
+    struct worker_metrics *m = s->e->cfg.met;
     int rv = prefix_lookup_start(&s->op, s->e->cfg.remote, s->chain->ids, s->n_lookup, have, deadline_ms);
-    if (rv < 0)
-        on_lookup(&s->op, rv, 0, s->n_lookup);
+    if (rv < 0) { /* never sent: no lookup, and none that failed */
+        METRIC_INC(m, lookup_unsent_total);
+        answer_lookup(s, rv, 0, s->n_lookup);
+        return;
+    }
+    METRIC_INC(m, lookup_total);
+    METRIC_ADD(m, lookup_blocks_total, s->n_lookup - have);
 }
 
 static void start_fetch(struct gen_seq *s, uint32_t first, uint32_t n) {

@@ -80,6 +80,7 @@ struct gen_seq {
     uint32_t n_put;   /* blocks below are put, fetched, owned or given up */
     uint32_t n_local, n_remote;
     uint32_t n_rows; /* in the current step */
+    uint32_t n_passed; /* requests that passed it while it waited for pages */
     int step_err;    /* of its rows in that step: 0 or ERR_NUMERIC */
     bool was_waiting_gauge, touched;
     uint64_t started_ns, last_tok_ns;

@@ -39,10 +39,23 @@ static void fake_logits(uint64_t v, float *out) {
     out[choice(v)] = 10.f;
 }
 
+static void wait_for_permit(struct fake_model *m) {
+    while (atomic_load(&m->is_paced)) {
+        if (atomic_load(&m->permits) > 0) {
+            atomic_fetch_sub(&m->permits, 1);
+            break;
+        }
+        atomic_store(&m->is_held, true);
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    atomic_store(&m->is_held, false);
+}
+
 static int fake_step(void *ctx, const struct fwd_seq *seqs, uint32_t n) {
     struct fake_model *m = ctx;
     uint32_t rows = 0, us = atomic_load(&m->step_us);
     int rv = atomic_load(&m->fail_rv);
+    wait_for_permit(m);
     if (us)
         nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL); /* a model that takes time */
     if (rv < 0)
@@ -61,6 +74,13 @@ static int fake_step(void *ctx, const struct fwd_seq *seqs, uint32_t n) {
         }
         rows += s->n_tok;
     }
+    bool is_mixed = false;
+    for (uint32_t i = 0; i < n; i++)
+        is_mixed |= seqs[i].decode;
+    if (is_mixed && rows > atomic_load(&m->max_mixed_rows))
+        atomic_store(&m->max_mixed_rows, rows);
+    if (m->clock)
+        atomic_fetch_add(&m->clock->ns, m->ns_a_step + rows * m->ns_a_row);
     atomic_fetch_add(&m->steps, 1);
     atomic_fetch_add(&m->rows, rows);
     if (rows > atomic_load(&m->max_rows))
@@ -334,6 +354,19 @@ static const struct kv_remote_ops fake_ops = {
 
 /* --- the whole --- */
 
+static uint64_t fx_clock_ns(const struct clock *c) {
+    return atomic_load(&CONTAINER_OF((struct clock *)(uintptr_t)c, struct fx_clock, clk)->ns);
+}
+
+void engine_fx_use_clock(struct engine_fx *f, uint64_t ns_a_step, uint64_t ns_a_row) {
+    f->clock.clk = (struct clock){fx_clock_ns, fx_clock_ns};
+    atomic_store(&f->clock.ns, NS_PER_S);
+    f->model.clock = &f->clock;
+    f->model.ns_a_step = ns_a_step;
+    f->model.ns_a_row = ns_a_row;
+    f->cfg.clk = &f->clock.clk;
+}
+
 void engine_fx_init(struct engine_fx *f) {
     memset(f, 0, sizeof(*f));
     CHECK(uv_loop_init(&f->loop) == 0);
@@ -373,6 +406,7 @@ void engine_fx_init(struct engine_fx *f) {
 
 void engine_fx_open(struct engine_fx *f) {
     struct errbuf eb = {{0}};
+    f->steps_at_open = atomic_load(&f->model.steps);
     int rv = engine_open(&f->engine, &f->cfg, &eb);
     if (rv < 0)
         fprintf(stderr, "engine_open: %s\n", eb.text);
@@ -461,4 +495,44 @@ void fx_wait_puts(struct engine_fx *f) {
 
 void fx_req_fini(struct fx_req *q) {
     gen_request_free(q->r);
+}
+
+void fx_hold(struct engine_fx *f) {
+    while (atomic_load(&f->model.steps) < f->steps_at_open + 2) /* the warm-up's are let be */
+        uv_run(&f->loop, UV_RUN_NOWAIT);
+    atomic_store(&f->model.permits, 0);
+    atomic_store(&f->model.is_paced, true);
+}
+
+void fx_steps(struct engine_fx *f, int n) {
+    atomic_fetch_add(&f->model.permits, n);
+    while (atomic_load(&f->model.permits) > 0 || !atomic_load(&f->model.is_held))
+        uv_run(&f->loop, UV_RUN_NOWAIT);
+    uv_run(&f->loop, UV_RUN_NOWAIT); /* what the last step said */
+}
+
+void fx_go(struct engine_fx *f) {
+    atomic_store(&f->model.is_paced, false);
+}
+
+struct fence {
+    struct loop_job job;
+    bool done;
+};
+
+static int fence_run(struct loop_job *j) {
+    (void)j;
+    return 0;
+}
+
+static void fence_done(struct loop_job *j, int rv) {
+    (void)rv;
+    CONTAINER_OF(j, struct fence, job)->done = true;
+}
+
+void fx_fence(struct engine_fx *f) {
+    struct fence x = {.job = {.run = fence_run, .done = fence_done}};
+    CHECK(loop_work_submit(f->work, &x.job) == 0); /* one thread: behind all that was submitted */
+    while (!x.done)
+        uv_run(&f->loop, UV_RUN_ONCE);
 }

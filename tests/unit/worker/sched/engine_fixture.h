@@ -25,11 +25,24 @@
 #define FX_RANGES 2u
 #define FX_PAGE (FX_RANGES * FX_B * 8u)
 
+/* Time that only the fake model's steps move. */
+struct fx_clock {
+    struct clock clk;
+    atomic_uint_least64_t ns;
+};
+
 struct fake_model {
     atomic_uint steps, rows, max_rows, max_seqs;
     atomic_int fail_rv;     /* returned by the next steps */
     atomic_int poison;      /* rows of this token are not finite; 0: none */
     atomic_uint step_us;    /* a step takes so long */
+    atomic_bool is_paced;   /* steps begin by permit only; see fx_hold() */
+    atomic_int permits;
+    atomic_bool is_held; /* one waits for a permit */
+    atomic_uint max_mixed_rows; /* of a step in which some sequence decodes */
+    /* With fx_clock: what a step and each of its rows add to the time. */
+    uint64_t ns_a_step, ns_a_row;
+    struct fx_clock *clock;
     uint32_t eog_every;     /* 0: never likely */
 };
 
@@ -66,13 +79,16 @@ struct engine_fx {
     struct fake_remote fake;
     struct kv_remote remote;
     struct worker_metrics met;
+    struct fx_clock clock; /* not used unless engine_fx_use_clock() */
     struct engine_cfg cfg;
     struct engine *engine;
     uint32_t n_closed;
+    unsigned steps_at_open;
 };
 
 /* Defaults in f->cfg; change them, then engine_fx_open(). */
 void engine_fx_init(struct engine_fx *f);
+void engine_fx_use_clock(struct engine_fx *f, uint64_t ns_a_step, uint64_t ns_a_row);
 void engine_fx_open(struct engine_fx *f);
 void engine_fx_close_engine(struct engine_fx *f); /* and wait */
 void engine_fx_fini(struct engine_fx *f);
@@ -98,6 +114,13 @@ void fx_wait(struct engine_fx *f, struct fx_req *q, uint32_t n); /* until all of
 void fx_run(struct engine_fx *f, struct fx_req *q);              /* submit and wait */
 void fx_wait_puts(struct engine_fx *f);                          /* until no put is pending */
 void fx_req_fini(struct fx_req *q);
+
+/* From now on no step begins but those let through; fx_go() ends that. */
+void fx_hold(struct engine_fx *f);
+void fx_steps(struct engine_fx *f, int n); /* lets n through, waits until the next one stands */
+void fx_go(struct engine_fx *f);
+/* All that was submitted has been tokenized and lies in the engine's mail. */
+void fx_fence(struct engine_fx *f);
 
 /* What the fake model must generate for text: computed without an engine. */
 void fx_expect(const char *text, uint32_t n, int32_t *ids);

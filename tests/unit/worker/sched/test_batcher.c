@@ -8,7 +8,8 @@
 
 #include "worker/sched/batcher.h"
 
-static const struct batch_limits LIM = {.max_rows = 64, .max_seqs = 4, .max_logit_rows = 8};
+static const struct batch_limits LIM = {
+    .max_rows = 64, .max_prefill_rows = 64, .max_seqs = 4, .max_logit_rows = 8};
 
 static void test_decode_goes_before_earlier_prompt(void **state) {
     (void)state;
@@ -23,16 +24,46 @@ static void test_decode_goes_before_earlier_prompt(void **state) {
     assert_int_equal(p.n_prefill, 1);
 }
 
-static void test_prompts_share_the_budget_in_order(void **state) {
+/* F2: a one-token request waited 88 s behind a prompt of 8,000 tokens that took every row of every step. */
+static void test_a_short_prompt_passes_a_long_one(void **state) {
+    (void)state;
+    struct batch_cand c[2] = {{.n_left = 8000}, {.n_left = 20}};
+    struct batch_plan p = batch_choose(&LIM, c, 2, 0);
+    assert_int_equal(c[1].n_rows, 20);
+    assert_int_equal(c[1].n_logits, 1); /* through in one step */
+    assert_int_equal(c[0].n_rows, 44);  /* and nothing is left unused */
+    assert_int_equal(p.n_rows, 64);
+}
+
+static void test_prompts_share_the_budget(void **state) {
     (void)state;
     struct batch_cand c[3] = {{.n_left = 40}, {.n_left = 10}, {.n_left = 100}};
     struct batch_plan p = batch_choose(&LIM, c, 3, 0);
-    assert_int_equal(c[0].n_rows, 40);
-    assert_int_equal(c[0].n_logits, 1);
+    assert_int_equal(c[0].n_rows, 32); /* the oldest: half of the step at least */
+    assert_int_equal(c[0].n_logits, 0);
     assert_int_equal(c[1].n_rows, 10);
-    assert_int_equal(c[2].n_rows, 14);
-    assert_int_equal(c[2].n_logits, 0);
-    assert_int_equal(p.n_logits, 2);
+    assert_int_equal(c[1].n_logits, 1);
+    assert_int_equal(c[2].n_rows, 22); /* what the second does not need */
+    assert_int_equal(p.n_logits, 1);
+    struct batch_cand d[4] = {{.n_left = 500}, {.n_left = 500}, {.n_left = 500}, {.n_left = 500}};
+    batch_choose(&LIM, d, 4, 0);
+    assert_int_equal(d[0].n_rows, 32);
+    assert_int_equal(d[1].n_rows + d[2].n_rows + d[3].n_rows, 32);
+    for (int i = 1; i < 4; i++)
+        assert_in_range(d[i].n_rows, 10, 12);
+}
+
+/* F2: what a step may take of prompts is bounded, so that decodes go on. */
+static void test_prefill_rows_are_bounded_apart(void **state) {
+    (void)state;
+    struct batch_limits lim = LIM;
+    lim.max_prefill_rows = 16;
+    struct batch_cand c[3] = {{.n_left = 500}, {.decode = true}, {.n_left = 3}};
+    struct batch_plan p = batch_choose(&lim, c, 3, 0);
+    assert_int_equal(c[0].n_rows, 13);
+    assert_int_equal(c[1].n_rows, 1);
+    assert_int_equal(c[2].n_rows, 3);
+    assert_int_equal(p.n_rows, 17);
 }
 
 static void test_more_decoders_than_slots_take_turns(void **state) {
@@ -109,7 +140,9 @@ static void test_limits_hold_for_random_mixtures(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode_goes_before_earlier_prompt),
-        cmocka_unit_test(test_prompts_share_the_budget_in_order),
+        cmocka_unit_test(test_a_short_prompt_passes_a_long_one),
+        cmocka_unit_test(test_prompts_share_the_budget),
+        cmocka_unit_test(test_prefill_rows_are_bounded_apart),
         cmocka_unit_test(test_more_decoders_than_slots_take_turns),
         cmocka_unit_test(test_echo_is_limited_by_logit_rows),
         cmocka_unit_test(test_last_row_waits_alone_without_logit_room),

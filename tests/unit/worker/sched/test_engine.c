@@ -125,6 +125,81 @@ static void test_long_text_holds_up_no_short_one(void **state) {
     free(text);
 }
 
+/* F1: a request without max_tokens reserves all the context, and the one token that somebody else wanted waited
+ * behind the next of them. It passes, and the one in front is passed a bounded number of times. */
+static void test_short_requests_pass_one_that_waits_for_pages(void **state) {
+    (void)state;
+    enum { N = ENGINE_OVERTAKE_MAX + 1 };
+    struct fx_req big[2], small[N];
+    static char text[N][16];
+    fx.cfg.remote = NULL;
+    fx.cfg.max_ctx = 400;
+    engine_fx_open(&fx);
+    fx_hold(&fx);
+    for (int i = 0; i < 2; i++) { /* 75 of 100 pages each */
+        fx_req_init(&big[i], &fx, i ? "the second" : "the first", 290);
+        big[i].r->ignore_eog = true;
+    }
+    assert_int_equal(fx_submit(&big[0]), 0);
+    fx_fence(&fx);
+    fx_steps(&fx, 2);
+    assert_int_equal(fx_submit(&big[1]), 0);
+    for (int i = 0; i < N; i++) { /* in line behind it before anything moves */
+        snprintf(text[i], sizeof(text[i]), "small %d", i);
+        fx_req_init(&small[i], &fx, text[i], 2);
+        assert_int_equal(fx_submit(&small[i]), 0);
+    }
+    fx_fence(&fx);
+    fx_steps(&fx, 100);
+    fx_wait(&fx, small, N - 1);
+    assert_int_equal(big[0].n_done, 0);
+    assert_int_equal(small[N - 1].n_done, 0); /* one too many: it keeps its place behind the second */
+    assert_int_equal(atomic_load(&fx.met.requests_overtaking_total), ENGINE_OVERTAKE_MAX);
+    assert_int_equal(atomic_load(&fx.met.requests_waiting_pages), 2);
+    fx_go(&fx);
+    fx_wait(&fx, &small[N - 1], 1);
+    fx_wait(&fx, big, 2);
+    for (int i = 0; i < N; i++) {
+        expect_answer(&small[i], text[i], 2);
+        fx_req_fini(&small[i]);
+    }
+    assert_true(big[1].usage.started_ns >= big[0].usage.done_ns);
+    fx_req_fini(&big[0]);
+    fx_req_fini(&big[1]);
+    assert_int_equal(atomic_load(&fx.met.requests_waiting_pages), 0);
+}
+
+/* F2: a prompt of thousands of tokens held up everybody's next token for seconds. What it takes of a step is
+ * bounded by time, as measured: a row takes 1 ms here. */
+static void test_prompts_leave_time_to_those_that_generate(void **state) {
+    (void)state;
+    struct fx_req talk, prompt;
+    char text[181];
+    memset(text, 'p', sizeof(text) - 1);
+    text[180] = '\0';
+    fx.cfg.remote = NULL;
+    fx.cfg.chunk_tok = 100;
+    fx.cfg.chunk_ms = 20;
+    engine_fx_use_clock(&fx, 0, NS_PER_MS);
+    engine_fx_open(&fx);
+    fx_hold(&fx);
+    fx_req_init(&talk, &fx, "hello", 150);
+    assert_int_equal(fx_submit(&talk), 0);
+    fx_fence(&fx);
+    fx_steps(&fx, 2);
+    fx_req_init(&prompt, &fx, text, 2);
+    assert_int_equal(fx_submit(&prompt), 0);
+    fx_fence(&fx);
+    fx_go(&fx);
+    fx_wait(&fx, &prompt, 1);
+    fx_wait(&fx, &talk, 1);
+    expect_answer(&prompt, text, 2);
+    assert_in_range(atomic_load(&fx.model.max_mixed_rows), 18, 21);
+    assert_true(atomic_load(&fx.model.max_rows) <= 100);
+    fx_req_fini(&talk);
+    fx_req_fini(&prompt);
+}
+
 /* A prompt of whole blocks: the last one must be computed, for its logits. */
 static void test_last_token_is_always_computed(void **state) {
     (void)state;
@@ -490,6 +565,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_cold_request_computes_every_row_once),
         T(test_long_text_holds_up_no_short_one),
+        T(test_short_requests_pass_one_that_waits_for_pages),
+        T(test_prompts_leave_time_to_those_that_generate),
         T(test_second_request_takes_own_pages),
         T(test_last_token_is_always_computed),
         T(test_generated_blocks_are_reused_by_the_next_turn),
