@@ -66,7 +66,10 @@ static int check_binds(const struct cachesvc_config *cfg, struct errbuf *eb) {
         int rv = rpc_addr_parse(cfg->listen.v[i], &a, eb);
         if (rv < 0)
             return err_wrap(eb, rv, "--listen");
-        if (rpc_addr_is_public(&a) && !*cfg->token_file && !cfg->insecure_no_auth)
+        int is_public = rpc_addr_is_public(&a, eb);
+        if (is_public < 0)
+            return err_wrap(eb, is_public, "--listen");
+        if (is_public && !*cfg->token_file && !cfg->insecure_no_auth)
             return err_set(
                 eb, ERR_DENIED,
                 "--listen %s is reachable from other hosts and there is no --token-file; "

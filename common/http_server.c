@@ -1,12 +1,14 @@
 /* Listener, who may connect and stay, routes. */
 #include "common/http_server.h"
 
+#include <netdb.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "common/check.h"
 #include "common/http_priv.h"
+#include "common/sock_path.h"
 
 /* Connections beyond max_conns that may show whether they are a probe. */
 #define PROBES_EXTRA 64u
@@ -15,6 +17,7 @@
 #define PROBE_SOON_MS 100u
 #define PROBE_EVERY_MS 5000u
 #define CLOSE_FLUSH_MS 1000u
+#define BACKLOG 1024 /* of the listener: a burst of connections between two turns of the loop */
 
 static struct http_link *link_of(struct http_conn *conn) {
     return CONTAINER_OF(conn, struct http_link, conn);
@@ -492,31 +495,46 @@ static bool is_loopback(const struct sockaddr_storage *sa) {
     return ntohl(((const struct sockaddr_in *)sa)->sin_addr.s_addr) >> 24 == 127;
 }
 
-static int bind_tcp(struct http_server *s) {
-    struct sockaddr_storage sa;
-    int rv = uv_tcp_init(s->loop, &s->listener.tcp);
-    if (rv < 0)
-        return rv;
-    s->listener_open = true;
+/* At start: a name may take its time to resolve. */
+static int resolve(const struct http_server *s, struct sockaddr_storage *ret, struct errbuf *eb) {
+    char port[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *res = NULL;
     const char *host = strcmp(s->cfg.host, "localhost") == 0 ? "127.0.0.1" : s->cfg.host;
-    rv = uv_ip4_addr(host, s->cfg.port, (struct sockaddr_in *)&sa);
-    if (rv < 0)
-        rv = uv_ip6_addr(host, s->cfg.port, (struct sockaddr_in6 *)&sa);
-    if (rv < 0)
-        return rv;
-    s->check_host = !s->cfg.any_host && is_loopback(&sa);
-    return uv_tcp_bind(&s->listener.tcp, (const struct sockaddr *)&sa, 0);
+    snprintf(port, sizeof(port), "%u", s->cfg.port);
+    int gai = getaddrinfo(host, port, &hints, &res);
+    if (gai != 0)
+        return err_set(eb, ERR_INVALID, "address '%s': %s", host, gai_strerror(gai));
+    memcpy(ret, res->ai_addr, MIN((size_t)res->ai_addrlen, sizeof(*ret)));
+    freeaddrinfo(res);
+    return 0;
 }
 
-static int bind_unix(struct http_server *s) {
-    struct stat st;
-    int rv = uv_pipe_init(s->loop, &s->listener.pipe, 0);
+static int bind_tcp(struct http_server *s, struct errbuf *eb) {
+    struct sockaddr_storage sa;
+    int rv = resolve(s, &sa, eb);
     if (rv < 0)
         return rv;
-    s->listener_open = true;
+    rv = uv_tcp_init(s->loop, &s->listener.tcp);
+    s->listener_open = rv == 0;
+    s->check_host = !s->cfg.any_host && is_loopback(&sa);
+    if (rv == 0)
+        rv = uv_tcp_bind(&s->listener.tcp, (const struct sockaddr *)&sa, 0);
+    if (rv == 0) /* here, since an address in use is told by listen */
+        rv = uv_listen(&s->listener.stream, BACKLOG, on_connection);
+    return rv < 0 ? err_set(eb, rv, "%s port %u: %s", s->cfg.host, s->cfg.port, err_text(rv)) : 0;
+}
+
+static int bind_unix(struct http_server *s, struct errbuf *eb) {
+    struct stat st;
+    int rv = uv_pipe_init(s->loop, &s->listener.pipe, 0);
+    s->listener_open = rv == 0;
     if (lstat(s->unix_path, &st) == 0 && S_ISSOCK(st.st_mode))
         unlink(s->unix_path); /* left by a process that was killed */
-    return uv_pipe_bind(&s->listener.pipe, s->unix_path);
+    if (rv == 0)
+        rv = uv_pipe_bind(&s->listener.pipe, s->unix_path);
+    if (rv == 0)
+        rv = uv_listen(&s->listener.stream, BACKLOG, on_connection);
+    return rv < 0 ? sock_path_error(eb, rv, s->unix_path) : 0;
 }
 
 static void on_listener_closed(uv_handle_t *h) {
@@ -570,15 +588,10 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
     }
     if (s->is_unix)
         snprintf(s->unix_path, sizeof(s->unix_path), "%s", cfg->host + 5);
-    int rv = s->is_unix ? bind_unix(s) : bind_tcp(s);
+    int rv = s->is_unix ? bind_unix(s, eb) : bind_tcp(s, eb);
     s->listener.stream.data = s;
-    if (rv == 0)
-        rv = uv_listen(&s->listener.stream, 1024, on_connection);
     if (rv < 0) {
-        if (s->is_unix)
-            err_set(eb, rv, "HTTP listen on '%s': %s", cfg->host, err_text(rv));
-        else
-            err_set(eb, rv, "HTTP listen on %s port %u: %s", cfg->host, cfg->port, err_text(rv));
+        (void)err_wrap(eb, rv, "HTTP listen");
         s->closing = true; /* freed by the listener's close callback */
         if (s->listener_open)
             close_listener(s);

@@ -9,6 +9,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/sock_path.h"
+
 #define DEFAULT_SNDBUF_BYTES (1 << 20)
 
 static int copy_part(char *dst, size_t cap, const char *src, size_t n) {
@@ -112,17 +114,17 @@ static int unix_sockaddr(const char *path, struct sockaddr_un *ret) {
 static int remove_stale_socket(const struct sockaddr_un *un, struct errbuf *eb) {
     struct stat st;
     if (lstat(un->sun_path, &st) < 0)
-        return errno == ENOENT ? 0 : err_set(eb, -errno, "'%s'", un->sun_path);
+        return errno == ENOENT ? 0 : sock_path_error(eb, -errno, un->sun_path);
     if (!S_ISSOCK(st.st_mode))
         return err_set(eb, ERR_EXISTS, "'%s' exists and is no socket", un->sun_path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return -errno;
+        return err_set(eb, -errno, "socket: %s", err_text(-errno));
     bool is_alive = connect(fd, (const struct sockaddr *)un, sizeof(*un)) == 0;
     close(fd);
     if (is_alive)
         return err_set(eb, ERR_EXISTS, "another process listens on '%s'", un->sun_path);
-    return unlink(un->sun_path) < 0 && errno != ENOENT ? -errno : 0;
+    return unlink(un->sun_path) < 0 && errno != ENOENT ? sock_path_error(eb, -errno, un->sun_path) : 0;
 }
 
 static int listen_unix(const struct rpc_addr *a, int backlog, struct errbuf *eb) {
@@ -134,9 +136,9 @@ static int listen_unix(const struct rpc_addr *a, int backlog, struct errbuf *eb)
         return rv;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
-        return err_set(eb, -errno, "socket");
+        return err_set(eb, -errno, "socket: %s", err_text(-errno));
     if (bind(fd, (struct sockaddr *)&un, sizeof(un)) < 0 || listen(fd, backlog) < 0) {
-        rv = err_set(eb, -errno, "listen on '%s': %s", a->host, err_text(-errno));
+        rv = sock_path_error(eb, -errno, a->host);
         close(fd);
         return rv;
     }
@@ -224,14 +226,13 @@ void rpc_sock_peer_name(int fd, char *ret, size_t cap) {
         snprintf(ret, cap, "?");
 }
 
-/* For the rule that nobody listens beyond loopback without tokens: a name that cannot be resolved
- * counts as public. */
-bool rpc_addr_is_public(const struct rpc_addr *a) {
+int rpc_addr_is_public(const struct rpc_addr *a, struct errbuf *eb) {
     if (a->is_unix)
-        return false;
+        return 0;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *res = NULL;
-    if (getaddrinfo(a->host, a->port, &hints, &res) != 0)
-        return true; /* not known to be loopback */
+    int gai = getaddrinfo(a->host, a->port, &hints, &res);
+    if (gai != 0)
+        return err_set(eb, ERR_INVALID, "address '%s': %s", a->host, gai_strerror(gai));
     bool is_public = false;
     for (const struct addrinfo *ai = res; ai; ai = ai->ai_next) {
         struct sockaddr_storage ss = {0};

@@ -38,5 +38,7 @@ int rpc_sock_connect_unix(const char *path, const struct rpc_sock_opt *opt);
 
 /* "127.0.0.1:4711", "unix" and so on, for logs. */
 void rpc_sock_peer_name(int fd, char *ret, size_t cap);
-/* A TCP address that is not loopback. */
-bool rpc_addr_is_public(const struct rpc_addr *a);
+/* For the rule that nobody listens beyond loopback without tokens: 1 for a TCP address that is not all
+ * loopback, else 0. A name is resolved, which may take seconds: at start only. ERR_INVALID: it leads to
+ * no address. */
+int rpc_addr_is_public(const struct rpc_addr *a, struct errbuf *eb);

@@ -269,7 +269,10 @@ static int check_listen(struct worker *w, struct errbuf *eb) {
     int rv = rpc_addr_parse(w->cfg->listen, &w->listen, eb);
     if (rv < 0)
         return err_wrap(eb, rv, "--listen");
-    if (rpc_addr_is_public(&w->listen) && !w->cfg->api_key_file[0] && !w->cfg->insecure_no_auth)
+    int is_public = rpc_addr_is_public(&w->listen, eb);
+    if (is_public < 0)
+        return err_wrap(eb, is_public, "--listen '%s'", w->cfg->listen);
+    if (is_public && !w->cfg->api_key_file[0] && !w->cfg->insecure_no_auth)
         return err_set(eb, ERR_DENIED,
                        "--listen '%s' is not loopback: give --api-key-file, or --insecure-no-auth",
                        w->cfg->listen);

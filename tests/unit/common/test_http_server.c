@@ -798,10 +798,31 @@ static void test_every_allocation_may_fail(void **state) {
     }
 }
 
+/* G7: see test_rpc_conn.c. */
+static void test_listen_errors_say_what_is_wrong(void **state) {
+    static const struct {
+        const char *host, *want;
+    } cases[] = {{"unix:/nonexistent/s", "the directory '/nonexistent' does not exist"},
+                 {"unix:/dev/null/s", "'/dev/null' is no directory"},
+                 {"0123456789012345678901234567890123456789012345678901234567890123.invalid",
+                  "HTTP listen: address '0123"},
+                 {"192.0.2.1", "192.0.2.1 port 0: "}}; /* for documentation: nobody's */
+    struct fixture *f = *state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct http_server_cfg cfg = {.host = cases[i].host};
+        struct http_server *s;
+        struct errbuf eb;
+        assert_true(http_server_open(&s, &f->tl.loop, &cfg, &eb) < 0);
+        if (!strstr(eb.text, cases[i].want))
+            fail_msg("'%s' lacks '%s'", eb.text, cases[i].want);
+    }
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN); /* as the daemons do: libuv does not */
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        T(test_listen_errors_say_what_is_wrong),
         T(test_keep_alive_serves_two),
         T(test_pipelined_requests_are_answered_in_order),
         T(test_byte_by_byte),

@@ -557,7 +557,7 @@ static void test_address_forms(void **state) {
     assert_int_equal(rpc_addr_parse("127.0.0.1:7070", &a, &eb), 0);
     assert_string_equal(a.host, "127.0.0.1");
     assert_string_equal(a.port, "7070");
-    assert_false(rpc_addr_is_public(&a));
+    assert_int_equal(rpc_addr_is_public(&a, &eb), 0);
     assert_int_equal(rpc_addr_parse("[::1]:80", &a, &eb), 0);
     assert_string_equal(a.host, "::1");
     assert_int_equal(rpc_addr_parse("unix:/run/x.sock", &a, &eb), 0);
@@ -565,16 +565,44 @@ static void test_address_forms(void **state) {
     assert_string_equal(a.host, "/run/x.sock");
     assert_int_equal(rpc_addr_parse("/run/x.sock", &a, &eb), 0);
     assert_int_equal(rpc_addr_parse("0.0.0.0:1", &a, &eb), 0);
-    assert_true(rpc_addr_is_public(&a));
+    assert_int_equal(rpc_addr_is_public(&a, &eb), 1);
     static const char *const bad[] = {"", "host", "host:", ":80", "h:65536", "h:8a", "::1:80",
                                       "unix:", "h:-1"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
         assert_int_equal(rpc_addr_parse(bad[i], &a, &eb), ERR_INVALID);
 }
 
+/* A label of 64 characters: refused by each resolver without a question on the wire. */
+#define NO_NAME                                                                                    \
+    "0123456789012345678901234567890123456789012345678901234567890123.invalid"
+
+/* G7: "Permission denied" for a directory that is not there, "reachable from other hosts" for a name that
+ * leads nowhere. */
+static void test_listen_errors_say_what_is_wrong(void **state) {
+    static const struct {
+        const char *addr, *want;
+    } cases[] = {{"unix:/nonexistent/s", "the directory '/nonexistent' does not exist"},
+                 {"unix:/dev/null/s", "'/dev/null' is no directory"},
+                 {"unix:/dev/null", "is no socket"},
+                 {"unix:/proc/s", "'/proc/s'"}};
+    struct rpc_addr a;
+    struct errbuf eb;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        assert_int_equal(rpc_addr_parse(cases[i].addr, &a, &eb), 0);
+        assert_true(rpc_sock_listen(&a, 1, NULL, &eb) < 0);
+        if (!strstr(eb.text, cases[i].want))
+            fail_msg("'%s' lacks '%s'", eb.text, cases[i].want);
+    }
+    assert_int_equal(rpc_addr_parse(NO_NAME ":80", &a, &eb), 0);
+    assert_int_equal(rpc_addr_is_public(&a, &eb), ERR_INVALID);
+    assert_non_null(strstr(eb.text, "address '" NO_NAME "': "));
+}
+
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
+        T(test_listen_errors_say_what_is_wrong),
         T(test_frames_in_pieces_of_every_size),
         T(test_large_payload_lands_at_its_destination),
         T(test_payload_without_destination_is_dropped),
