@@ -77,6 +77,13 @@ static uint32_t nearest(const struct policy *p, enum dir_tier t, uint32_t idx, e
     return idx;
 }
 
+/* Its extent knows how many of its blocks may leave. */
+static void note_idle(struct policy *p, enum dir_tier t, uint32_t idx, int n) {
+    const struct dir_entry *e = dir_at(p->dir, idx);
+    if (!is_on(p, t, idx, DIR_UNLISTED) && p->slots[t])
+        slots_note_idle(p->slots[t], e->slot[t], is_on(p, t, idx, DIR_DIRTY), n);
+}
+
 static void lru_place(struct policy *p, enum dir_tier t, uint32_t cls, uint32_t idx,
                       enum dir_list list, bool is_used) {
     struct dir_entry *e = dir_at(p->dir, idx);
@@ -84,7 +91,9 @@ static void lru_place(struct policy *p, enum dir_tier t, uint32_t cls, uint32_t 
         return;
     if (!is_on(p, t, idx, DIR_UNLISTED))
         unlink_entry(p, list_of(p, t, cls, idx), t, idx);
+    note_idle(p, t, idx, -1);
     dir_set_list(e, t, list);
+    note_idle(p, t, idx, 1);
     if (list == DIR_UNLISTED)
         return;
     uint32_t up = is_used ? DIR_NONE : nearest(p, t, e->parent, list, NEAREST_STEPS);

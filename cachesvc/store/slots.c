@@ -36,8 +36,13 @@ int slots_init(struct slots *s, const struct slots_cfg *cfg) {
         return ERR_NOMEM;
     }
     memset(s->class_avail, 0xff, sizeof(s->class_avail));
+    s->coldest = s->warmest = NONE;
     for (uint32_t i = 0; i < cfg->n_extents; i++)
-        s->ext[i] = (struct slots_extent){.prev = NONE, .next = NONE, .cls = IDX_NONE};
+        s->ext[i] = (struct slots_extent){.prev = NONE,
+                                          .next = NONE,
+                                          .colder = NONE,
+                                          .warmer = NONE,
+                                          .cls = IDX_NONE};
     return 0;
 }
 
@@ -92,6 +97,49 @@ static void list_out(struct slots *s, uint32_t ext) {
     x->prev = x->next = NONE;
 }
 
+/* ---- order of touch ---- */
+
+static bool has_age(const struct slots *s, uint32_t ext) {
+    return s->ext[ext].state == EXTENT_OPEN && !slots_is_reserve(s, ext);
+}
+
+static void age_out(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    if (x->colder != NONE)
+        s->ext[x->colder].warmer = x->warmer;
+    else
+        s->coldest = x->warmer;
+    if (x->warmer != NONE)
+        s->ext[x->warmer].colder = x->colder;
+    else
+        s->warmest = x->colder;
+    x->colder = x->warmer = NONE;
+}
+
+static void age_in_warm(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    x->colder = s->warmest;
+    x->warmer = NONE;
+    if (s->warmest != NONE)
+        s->ext[s->warmest].warmer = ext;
+    else
+        s->coldest = ext;
+    s->warmest = ext;
+}
+
+static void age_in_cold(struct slots *s, uint32_t ext) {
+    struct slots_extent *x = &s->ext[ext];
+    x->colder = NONE;
+    x->warmer = s->coldest;
+    if (s->coldest != NONE)
+        s->ext[s->coldest].colder = ext;
+    else
+        s->warmest = ext;
+    s->coldest = ext;
+}
+
+/* ---- slots ---- */
+
 static void account(struct slots *s, uint32_t ext, int sign) {
     uint64_t bytes = s->class_bytes[s->ext[ext].cls];
     if (sign > 0) {
@@ -101,7 +149,11 @@ static void account(struct slots *s, uint32_t ext, int sign) {
     } else {
         s->n_used--;
         s->used_bytes -= bytes;
-        s->ext[ext].n_used--;
+        if (--s->ext[ext].n_used == 0 && has_age(s, ext)) { /* of no use to anybody: the first to go */
+            s->ext[ext].touch = 0;
+            age_out(s, ext);
+            age_in_cold(s, ext);
+        }
     }
 }
 
@@ -172,6 +224,12 @@ void slots_give(struct slots *s, uint32_t slot) {
         list_in(s, ext);
 }
 
+static uint64_t lost_in(const struct slots *s, uint32_t ext) {
+    const struct slots_extent *x = &s->ext[ext];
+    return s->cfg.extent_bytes - head_bytes(s, x->n_slots) -
+           (uint64_t)x->n_slots * s->class_bytes[x->cls];
+}
+
 static uint32_t first_free(const struct slots *s, uint32_t from, uint32_t to) {
     for (uint32_t i = from; i < to; i++)
         if (s->ext[i].state == EXTENT_FREE)
@@ -201,11 +259,15 @@ void slots_assign_at(struct slots *s, uint32_t ext, uint32_t cls) {
     *x = (struct slots_extent){
         .prev = NONE,
         .next = NONE,
+        .colder = NONE,
+        .warmer = NONE,
+        .n_busy = x->n_busy,
         .cls = (uint16_t)cls,
         .n_slots = (uint16_t)slots_per_extent(s, s->class_bytes[cls]),
         .free_head = IDX_NONE,
         .state = EXTENT_CLOSED,
     };
+    s->lost_bytes += lost_in(s, ext);
     if (!slots_is_reserve(s, ext))
         s->n_free_extents--;
 }
@@ -213,6 +275,10 @@ void slots_assign_at(struct slots *s, uint32_t ext, uint32_t cls) {
 void slots_open(struct slots *s, uint32_t ext) {
     CHECK(s->ext[ext].state == EXTENT_CLOSED);
     s->ext[ext].state = EXTENT_OPEN;
+    if (has_age(s, ext)) {
+        s->ext[ext].touch = s->warmest == NONE ? 0 : s->ext[s->warmest].touch;
+        age_in_warm(s, ext);
+    }
     if (s->ext[ext].n_used < s->ext[ext].n_slots)
         list_in(s, ext);
 }
@@ -220,6 +286,8 @@ void slots_open(struct slots *s, uint32_t ext) {
 void slots_close(struct slots *s, uint32_t ext) {
     CHECK(s->ext[ext].state == EXTENT_OPEN);
     list_out(s, ext);
+    if (has_age(s, ext))
+        age_out(s, ext);
     s->ext[ext].state = EXTENT_CLOSED;
 }
 
@@ -227,6 +295,9 @@ void slots_unassign(struct slots *s, uint32_t ext) {
     struct slots_extent *x = &s->ext[ext];
     CHECK(x->state != EXTENT_FREE && x->n_used == 0);
     list_out(s, ext);
+    if (has_age(s, ext))
+        age_out(s, ext);
+    s->lost_bytes -= lost_in(s, ext);
     x->state = EXTENT_FREE;
     if (!slots_is_reserve(s, ext)) {
         s->n_free_extents++;
@@ -240,21 +311,29 @@ void slots_bar(struct slots *s, uint32_t ext) {
     s->n_free_extents--;
 }
 
-uint32_t slots_find_empty(const struct slots *s, uint32_t cls) {
-    for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
-        if (s->ext[i].state == EXTENT_OPEN && s->ext[i].n_used == 0 && s->ext[i].cls != cls &&
-            s->ext[i].n_busy == 0)
-            return i;
+uint32_t slots_find_oldest(const struct slots *s, bool hard) {
+    uint32_t ext = s->coldest;
+    for (uint32_t n = 0; ext != NONE && n < SLOTS_SEARCH; n++, ext = s->ext[ext].warmer) {
+        const struct slots_extent *x = &s->ext[ext];
+        if (x->n_used == x->n_idle[0] + (hard ? x->n_idle[1] : 0) && x->n_busy == 0)
+            return ext;
+    }
     return NONE;
 }
 
-uint32_t slots_find_oldest(const struct slots *s) {
-    uint32_t best = NONE;
-    for (uint32_t i = 0; i < s->cfg.n_extents - s->cfg.n_reserve; i++)
-        if (s->ext[i].state == EXTENT_OPEN && s->ext[i].n_busy == 0 &&
-            (best == NONE || s->ext[i].touch < s->ext[best].touch))
-            best = i;
-    return best;
+void slots_note_idle(struct slots *s, uint32_t slot, bool hard, int n) {
+    struct slots_extent *x = &s->ext[slot_extent(slot)];
+    x->n_idle[hard] = (uint16_t)(x->n_idle[hard] + n);
+    DCHECK(x->n_idle[0] + x->n_idle[1] <= x->n_used);
+}
+
+void slots_touch(struct slots *s, uint32_t slot, uint64_t stamp) {
+    uint32_t ext = slot_extent(slot);
+    s->ext[ext].touch = stamp;
+    if (s->warmest == ext || !has_age(s, ext))
+        return;
+    age_out(s, ext);
+    age_in_warm(s, ext);
 }
 
 uint64_t slots_off(const struct slots *s, uint32_t slot) {

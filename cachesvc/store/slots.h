@@ -4,7 +4,12 @@
  * class, that is to one slot size, and is cut into as many slots of it as fit behind its head
  * (disk: header and table; RAM: nothing). Namespaces of one slot size share a class. The last
  * n_reserve extents serve only slots_take_reserve(). A slot's name (code) is extent << 16 | index.
- * Thread: one owner. Memory: all in slots_init(). */
+ *
+ * Extents move between sizes: the one that has not been touched for longest goes first. So open ones
+ * stand in a list in the order of their newest touch, whatever their size, and each knows how many of
+ * its slots may leave: finding one costs a step or two.
+ * Thread:  one owner.
+ * Memory:  all in slots_init(). */
 #pragma once
 
 #include "common/compiler.h"
@@ -31,7 +36,9 @@ enum extent_state {
 struct slots_extent {
     uint64_t touch;      /* newest touch of a slot in it */
     uint32_t prev, next; /* of its class's list of extents with free slots; UINT32_MAX ends */
+    uint32_t colder, warmer; /* of all open ones in order of touch */
     uint16_t cls, n_slots, n_used, free_head, n_fresh;
+    uint16_t n_idle[2]; /* used slots that may leave; [1]: only if need be */
     uint16_t n_busy; /* disk: pages of its table that are queued, in flight or failed */
     uint8_t state;
     bool listed;
@@ -47,6 +54,8 @@ struct slots {
     struct slots_extent *ext;                   /* [n_extents] */
     uint16_t *next_free;                        /* [n_extents * max_per_extent] */
     uint64_t n_used, used_bytes;
+    uint64_t lost_bytes; /* of extents in use: what is left beside their slots and heads */
+    uint32_t coldest, warmest; /* open extents, not of the reserve */
 };
 
 int slots_init(struct slots *s, const struct slots_cfg *cfg); /* 0, ERR_NOMEM, ERR_INVALID */
@@ -76,10 +85,15 @@ void slots_close(struct slots *s, uint32_t ext);
 
 void slots_bar(struct slots *s, uint32_t ext); /* a free one */
 
-/* An open extent of another class than cls without any used slot, not busy; UINT32_MAX without. */
-uint32_t slots_find_empty(const struct slots *s, uint32_t cls);
-/* The open extent (not of the reserve, not busy) whose newest touch is the oldest. */
-uint32_t slots_find_oldest(const struct slots *s);
+/* Of the open extents (not of the reserve, not busy) of which all used slots may leave, the one whose
+ * newest touch is the oldest; an empty one is older than all. hard: those that may leave if need be,
+ * too. UINT32_MAX: none among the oldest SLOTS_SEARCH. */
+#define SLOTS_SEARCH 1024u
+uint32_t slots_find_oldest(const struct slots *s, bool hard);
+/* One more (n = 1) or less (-1) of the extent's used slots may leave. */
+void slots_note_idle(struct slots *s, uint32_t slot, bool hard, int n);
+/* Stamps rise from call to call. A new extent counts as touched when it is opened. */
+void slots_touch(struct slots *s, uint32_t slot, uint64_t stamp);
 
 static inline uint32_t slot_extent(uint32_t slot) {
     return slot >> 16;
@@ -99,9 +113,6 @@ static inline uint32_t slots_bytes(const struct slots *s, uint32_t slot) {
 }
 static inline bool slots_is_reserve(const struct slots *s, uint32_t ext) {
     return ext >= s->cfg.n_extents - s->cfg.n_reserve;
-}
-static inline void slots_touch(struct slots *s, uint32_t slot, uint64_t stamp) {
-    s->ext[slot_extent(slot)].touch = stamp;
 }
 static inline uint64_t slots_extent_off(const struct slots *s, uint32_t ext) {
     return s->cfg.base_off + ext * s->cfg.extent_bytes;

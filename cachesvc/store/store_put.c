@@ -225,6 +225,7 @@ static void release_bytes(struct store_put *p, struct put_blk *b) {
     s->st.now.filling_blocks--;
 }
 
+/* The end of its hold touches the whole chain (store_on_held()). */
 static void publish(struct block_store *s, struct store_put *p, struct put_blk *b) {
     uint32_t idx = b->entry;
     struct dir_entry *e = store_at(s, idx);
@@ -245,11 +246,6 @@ static void publish(struct block_store *s, struct store_put *p, struct put_blk *
         s->cfg.on_seg_visible(s->cfg.hook_arg, s->ns[e->ns].digest, &e->id);
 }
 
-static void touch(struct block_store *s, uint32_t idx) {
-    uint32_t steps = STORE_TOUCH_STEPS;
-    (void)s->policy.ops->touch_chain(&s->policy, idx, &steps);
-}
-
 static void commit_resolved(struct store_commit *c, bool ok) {
     c->n_done += ok;
     if (--c->n_wait > 0 || c->in_call)
@@ -268,14 +264,11 @@ int block_store_put_commit(struct store_put *p, struct store_commit *c, const ui
     *c = (struct store_commit){.cb = cb, .arg = arg, .put = p, .in_call = true};
     list_push_back(&p->commits, &c->link);
     p->deadline = store_now(s) + s->cfg.put_ttl_ns;
-    uint32_t deepest = DIR_NONE;
     for (uint32_t k = 0; k < n; k++) {
         struct put_blk *b = &p->blk[idx[k]];
         if (b->state == PUT_BLK_FILLED) {
             publish(s, p, b);
             c->n_done++;
-            if (deepest == DIR_NONE || store_at(s, b->entry)->depth > store_at(s, deepest)->depth)
-                deepest = b->entry;
         } else if (b->state == PUT_BLK_WAITING || b->state == PUT_BLK_OPEN) {
             b->commit = c;
             c->n_wait++;
@@ -284,8 +277,6 @@ int block_store_put_commit(struct store_put *p, struct store_commit *c, const ui
                 b->state == PUT_BLK_PRESENT || b->state == PUT_BLK_DONE; /* DONE: named twice */
         }
     }
-    if (deepest != DIR_NONE)
-        touch(s, deepest);
     store_behind_pump(s);
     c->in_call = false;
     if (c->n_wait > 0)
@@ -413,9 +404,7 @@ int block_store_put_filled(struct block_store *s, struct store_fill *f) {
     b->state = PUT_BLK_FILLED;
     if (b->commit || b->is_named) {
         struct store_commit *c = TAKE_PTR(b->commit);
-        uint32_t idx = b->entry;
         publish(s, p, b);
-        touch(s, idx);
         store_behind_pump(s);
         if (c)
             commit_resolved(c, true);

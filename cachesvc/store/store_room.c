@@ -186,6 +186,11 @@ static bool may_leave_ram(const struct block_store *s, uint32_t idx) {
     return dir_list(store_at(s, idx), DIR_RAM) != DIR_UNLISTED;
 }
 
+static void count_unwritten(struct block_store *s, uint32_t idx) {
+    s->st.evicted_unwritten +=
+        dir_list(store_at(s, idx), DIR_RAM) == DIR_DIRTY && store_disk_works(s);
+}
+
 static void evict_ram(struct block_store *s, uint32_t idx) {
     bool is_last = store_at(s, idx)->disk != TIER_CLEAN;
     store_drop_ram_copy(s, idx);
@@ -194,27 +199,6 @@ static void evict_ram(struct block_store *s, uint32_t idx) {
         s->st.evicted++;
         store_lose_bytes(s, idx);
     }
-}
-
-/* Every used slot of the extent belongs to an entry that may leave. */
-static bool extent_may_leave(struct block_store *s, enum dir_tier tier, uint32_t ext,
-                             bool (*may)(const struct block_store *, uint32_t)) {
-    struct slots *sl = tier == DIR_RAM ? &s->ram.slots : &s->disk.slots;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < sl->ext[ext].n_slots; i++) {
-        uint32_t slot = slot_code(ext, i), owner = DIR_NONE;
-        if (tier == DIR_RAM)
-            owner = ram_tier_side(&s->ram, slot)->owner;
-        else if (disk_tier_side(&s->disk, slot)->state == DS_LIVE)
-            owner = disk_tier_side(&s->disk, slot)->owner;
-        if (owner == DIR_NONE)
-            continue;
-        if (!may(s, owner))
-            return false;
-        n++;
-    }
-    return n ==
-           sl->ext[ext].n_used; /* else some are filling, read, written or held without an owner */
 }
 
 /* Blocks below one that is gone are of no use: they go too. What is held never lies below what may
@@ -246,16 +230,19 @@ static bool move_in_ram(struct block_store *s, uint32_t idx) {
         return false;
     }
     memcpy(ram_tier_at(&s->ram, to), ram_tier_at(&s->ram, from), slots_bytes(&s->ram.slots, from));
+    bool is_dirty = dir_list(e, DIR_RAM) == DIR_DIRTY;
+    slots_note_idle(&s->ram.slots, from, is_dirty, -1);
+    slots_note_idle(&s->ram.slots, to, is_dirty, 1);
     e->slot[DIR_RAM] = to;
     ram_tier_disown(&s->ram, from);
     return true;
 }
 
-/* The extent whose newest touch is the oldest of all goes to another slot size. */
-static bool steal_ram_extent(struct block_store *s, uint32_t cls) {
-    uint32_t ext = slots_find_oldest(&s->ram.slots);
-    if (ext == UINT32_MAX || s->ram.slots.ext[ext].cls == cls ||
-        !extent_may_leave(s, DIR_RAM, ext, may_leave_ram))
+/* The extent whose newest touch is the oldest of all goes to another slot size. may_lose: also with
+ * blocks that wait for their write. */
+static bool steal_ram_extent(struct block_store *s, uint32_t cls, bool may_lose) {
+    uint32_t ext = slots_find_oldest(&s->ram.slots, may_lose);
+    if (ext == UINT32_MAX || s->ram.slots.ext[ext].cls == cls)
         return false;
     slots_close(&s->ram.slots, ext);
     for (uint32_t i = 0; i < s->ram.slots.ext[ext].n_slots; i++) {
@@ -264,6 +251,7 @@ static bool steal_ram_extent(struct block_store *s, uint32_t cls) {
             continue;
         if (store_at(s, owner)->disk != TIER_CLEAN)
             drop_below(s, owner, drop_ram_leaf);
+        count_unwritten(s, owner);
         evict_ram(s, owner);
     }
     slots_unassign(&s->ram.slots, ext);
@@ -279,7 +267,7 @@ static uint32_t ram_victim(struct block_store *s, uint32_t cls, bool may_lose) {
         uint32_t idx = s->policy.ops->victim(&s->policy, DIR_RAM, cls, order[i], 1, NULL, NULL);
         if (idx == DIR_NONE)
             continue;
-        s->st.evicted_unwritten += order[i] == DIR_DIRTY && store_disk_works(s);
+        count_unwritten(s, idx);
         return idx;
     }
     return DIR_NONE;
@@ -302,14 +290,11 @@ int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may
             *ret_slot = slot;
             return 0;
         }
-        if (s->ram.slots.n_classes > 1) {
-            uint32_t empty = slots_find_empty(&s->ram.slots, cls);
-            if (empty != UINT32_MAX)
-                slots_unassign(&s->ram.slots, empty);
-            if (empty != UINT32_MAX || steal_ram_extent(s, cls))
-                continue;
-        }
+        if (s->ram.slots.n_classes > 1 && steal_ram_extent(s, cls, false))
+            continue;
         uint32_t idx = ram_victim(s, cls, may_lose);
+        if (idx == DIR_NONE && may_lose && steal_ram_extent(s, cls, true))
+            continue;
         if (idx == DIR_NONE)
             break;
         evict_ram(s, idx);
@@ -348,9 +333,8 @@ static bool drop_disk_leaf(struct block_store *s, uint32_t idx) {
 }
 
 static bool steal_disk_extent(struct block_store *s, uint32_t cls) {
-    uint32_t ext = slots_find_oldest(&s->disk.slots);
-    if (ext == UINT32_MAX || s->disk.slots.ext[ext].cls == cls ||
-        !extent_may_leave(s, DIR_DISK, ext, may_leave_disk))
+    uint32_t ext = slots_find_oldest(&s->disk.slots, false);
+    if (ext == UINT32_MAX || s->disk.slots.ext[ext].cls == cls)
         return false;
     for (uint32_t i = 0; i < s->disk.slots.ext[ext].n_slots; i++) {
         struct disk_slot *d = disk_tier_side(&s->disk, slot_code(ext, i));
@@ -368,13 +352,8 @@ static bool steal_disk_extent(struct block_store *s, uint32_t cls) {
 int store_make_disk_room(struct block_store *s, uint32_t cls) {
     if (disk_tier_format(&s->disk, cls) || s->disk.format_ext != UINT32_MAX)
         return 0;
-    if (s->disk.slots.n_classes > 1) {
-        uint32_t empty = slots_find_empty(&s->disk.slots, cls);
-        if (empty != UINT32_MAX)
-            return disk_tier_reformat(&s->disk, empty, cls) ? 0 : ERR_BUSY;
-        if (steal_disk_extent(s, cls))
-            return 0;
-    }
+    if (s->disk.slots.n_classes > 1 && steal_disk_extent(s, cls))
+        return 0;
     uint32_t idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, DIR_ORPHANS, 1, NULL, NULL);
     if (idx == DIR_NONE)
         idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, DIR_MAIN, 1, NULL, NULL);

@@ -318,6 +318,47 @@ uint32_t store_fx_ns(struct store_fx *f, uint8_t key) {
     return ns;
 }
 
+uint32_t store_fx_big_ns(struct store_fx *f, uint8_t key, uint32_t bytes) {
+    uint8_t digest[DIGEST_BYTES] = {8, 8, key};
+    struct store_ns_shape shape = {bytes, 1, 1, 8, &bytes};
+    uint32_t ns;
+    assert_int_equal(block_store_ns_register(f->s, digest, &shape, &ns, NULL), 0);
+    return ns;
+}
+
+bool store_fx_put_big(struct store_fx *f, uint32_t ns, uint32_t bytes, uint32_t key) {
+    struct store_put_block b = fx_block(key, 0, 0);
+    struct store_put_args a = {.ns = ns, .n = 1, .blocks = &b};
+    uint8_t *p = calloc(1, bytes), st;
+    memset(p, (int)key, bytes);
+    uint64_t sum;
+    b.checksum = checksum_block(p, &bytes, 1, b.id.b, &sum);
+    struct store_put *put;
+    assert_int_equal(block_store_put_begin(f->ss, &a, &st, &put, NULL), 0);
+    uint32_t done = 0;
+    struct store_fill fill;
+    if (put && block_store_put_open(put, 0, &fill) == 0) {
+        memcpy(fill.payload, p, bytes);
+        assert_int_equal(block_store_put_filled(f->s, &fill), 0);
+        struct store_commit c;
+        uint32_t idx = 0;
+        assert_int_equal(block_store_put_commit(put, &c, &idx, 1, &done, NULL, NULL), 1);
+    }
+    if (put)
+        block_store_put_end(put);
+    free(p);
+    return done;
+}
+
+bool store_fx_has_big(struct store_fx *f, uint32_t ns, uint32_t key) {
+    struct block_id id = fx_id(key, 0);
+    uint8_t where;
+    struct store_lookup l = {
+        .ns = ns, .ids = &id, .n = 1, .where = &where, .flags = STORE_LOOKUP_TOUCH};
+    assert_int_equal(block_store_lookup(f->s, NULL, &l), 0);
+    return where != STORE_ABSENT;
+}
+
 uint32_t store_fx_lookup(struct store_fx *f, uint32_t chain, uint32_t n, bool touch) {
     struct block_id ids[256];
     uint8_t where[256];
@@ -431,7 +472,28 @@ static void check_order(const struct block_store *s, enum dir_tier t, uint32_t c
     free(place);
 }
 
+static void check_idle_counts(const struct block_store *s, enum dir_tier t, const struct slots *sl) {
+    for (uint32_t x = 0; x < sl->cfg.n_extents; x++) {
+        uint32_t n[2] = {0, 0};
+        for (uint32_t i = 0; i < s->dir.n_fresh; i++) {
+            const struct dir_entry *e = store_at(s, i);
+            if (dir_list(e, t) != DIR_UNLISTED && slot_extent(e->slot[t]) == x)
+                n[dir_list(e, t) == DIR_DIRTY]++;
+        }
+        assert_int_equal(sl->ext[x].n_idle[0], n[0]);
+        assert_int_equal(sl->ext[x].n_idle[1], n[1]);
+    }
+    uint64_t touch = 0;
+    for (uint32_t x = sl->coldest; x != UINT32_MAX; x = sl->ext[x].warmer) {
+        assert_true(sl->ext[x].touch >= touch);
+        touch = sl->ext[x].touch;
+    }
+}
+
 void store_fx_check_lists(const struct store_fx *f) {
+    check_idle_counts(f->s, DIR_RAM, &f->s->ram.slots);
+    if (f->s->has_disk)
+        check_idle_counts(f->s, DIR_DISK, &f->s->disk.slots);
     struct block_store *s = f->s;
     for (uint32_t i = 0; i < s->dir.n_fresh; i++) {
         const struct dir_entry *e = store_at(s, i);

@@ -94,5 +94,10 @@ struct block_store_stats store_fx_stats(const struct store_fx *f);
 /* Each entry is on the lists where its state belongs; on no list is a child warmer than the nearest
  * ancestor there. */
 void store_fx_check_lists(const struct store_fx *f);
+/* Registers blocks of one range of that many bytes; puts one of it, made of key, and fetches it. */
+uint32_t store_fx_big_ns(struct store_fx *f, uint8_t key, uint32_t bytes);
+bool store_fx_put_big(struct store_fx *f, uint32_t ns, uint32_t bytes, uint32_t key);
+/* Touches it, too. */
+bool store_fx_has_big(struct store_fx *f, uint32_t ns, uint32_t key);
 /* Counters add up, nothing is held. */
 void store_fx_check_idle(const struct store_fx *f);

@@ -52,10 +52,10 @@ static void test_a_path_is_walked_once_a_request(void **state) {
     tree_open(&t);
     uint32_t idx = DIR_NONE, first = 0;
     for (uint32_t i = 0; i < 10000; i++) {
-        idx = grow(&t, i, idx, BIT(DIR_RAM));
+        idx = grow(&t, i, idx, BIT(DIR_RAM) | BIT(DIR_DISK));
         first = i ? first : idx;
     }
-    uint32_t other = grow(&t, 20000, DIR_NONE, BIT(DIR_RAM)), steps = 50000;
+    uint32_t other = grow(&t, 20000, DIR_NONE, BIT(DIR_RAM) | BIT(DIR_DISK)), steps = 50000;
     for (uint32_t i = 0; i < 4096; i++)
         t.p.ops->touch_branch(&t.p, idx, &steps);
     assert_true(steps >= 50000 - 10000 - 1);
@@ -63,6 +63,7 @@ static void test_a_path_is_walked_once_a_request(void **state) {
         t.p.ops->touch_end(&t.p, idx);
     assert_int_equal(place(&t, DIR_RAM, other), 0);
     assert_int_equal(place(&t, DIR_RAM, first), 10000);
+    assert_int_equal(place(&t, DIR_DISK, first), 10000); /* MUTANT: the disk's list is skipped */
     /* the marks are gone: the next request walks again */
     t.p.ops->touch_branch(&t.p, other, &steps);
     t.p.ops->touch_end(&t.p, other);

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/checksum.h"
 
 static struct store_lookup lease(struct store_fx *f, struct store_session *ss, uint32_t chain,
                                  uint32_t n, uint32_t have, struct store_loc *locs) {
@@ -244,30 +243,6 @@ static void test_lookup_without_flags_changes_nothing(void **state) {
     store_fx_close(&f);
 }
 
-static uint32_t put_big(struct store_fx *f, uint32_t ns, uint32_t bytes, uint32_t key) {
-    struct store_put_block b = fx_block(key, 0, 0);
-    struct store_put_args a = {.ns = ns, .n = 1, .blocks = &b};
-    uint8_t *p = calloc(1, bytes), st;
-    memset(p, (int)key, bytes);
-    uint64_t sum;
-    b.checksum = checksum_block(p, &bytes, 1, b.id.b, &sum);
-    struct store_put *put;
-    assert_int_equal(block_store_put_begin(f->ss, &a, &st, &put, NULL), 0);
-    uint32_t done = 0;
-    if (put) {
-        struct store_fill fill;
-        assert_int_equal(block_store_put_open(put, 0, &fill), 0);
-        memcpy(fill.payload, p, bytes);
-        assert_int_equal(block_store_put_filled(f->s, &fill), 0);
-        struct store_commit c;
-        uint32_t idx = 0;
-        assert_int_equal(block_store_put_commit(put, &c, &idx, 1, &done, NULL, NULL), 1);
-        block_store_put_end(put);
-    }
-    free(p);
-    return done;
-}
-
 /* Extents go where the blocks are, and back; in both tiers. */
 static void move_extents(uint32_t n_disk) {
     struct store_fx f;
@@ -282,7 +257,7 @@ static void move_extents(uint32_t n_disk) {
         store_fx_pump(&f);
     }
     for (uint32_t k = 100; k < 160; k++) {
-        assert_int_equal(put_big(&f, big, shape.payload_bytes, k), 1);
+        assert_int_equal(store_fx_put_big(&f, big, shape.payload_bytes, k), 1);
         store_fx_pump(&f);
     }
     struct store_ns_info info;
@@ -303,6 +278,7 @@ static void move_extents(uint32_t n_disk) {
         store_fx_pump(&f);
     }
     assert_int_equal(store_fx_lookup(&f, 239, 4, false), 4);
+    store_fx_check_lists(&f);
     assert_int_equal(store_fx_fetch(&f, 239, 3), 0);
     for (uint32_t c = 0; c < 240; c++)
         for (uint32_t i = 0; i < 4; i++)
@@ -346,7 +322,7 @@ static void test_old_headers_die_with_their_generation(void **state) {
     store_fx_pump(&f);
     assert_int_equal(store_fx_stats(&f).now.disk_blocks, 16);
     f.x.tear_write = f.x.n_writes + 2; /* the format goes through, the payload behind it does not */
-    assert_int_equal(put_big(&f, big, shape.payload_bytes, 100), 1);
+    assert_int_equal(store_fx_put_big(&f, big, shape.payload_bytes, 100), 1);
     store_fx_put(&f, 2, 0, 1); /* wakes the writer */
     store_fx_pump(&f);
     store_fx_pump(&f);
