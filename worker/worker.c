@@ -138,9 +138,9 @@ static int open_client(struct worker *w, struct errbuf *eb) {
     struct kv_namespace nsd = {
         .descriptor = w->m.ns.text,
         .descriptor_len = w->m.ns.len,
-        .range_sizes = w->m.range_sizes,
-        .n_ranges = w->m.model->hp.n_layer,
-        .n_full = w->m.model->hp.n_layer,
+        .range_sizes = w->m.layout.range_sizes,
+        .n_ranges = w->m.layout.cfg.n_layer,
+        .n_full = w->m.layout.n_full,
     };
     memcpy(nsd.digest, w->m.ns.digest, sizeof(nsd.digest));
     rv = kv_client_namespace(w->client, &nsd, &ns);
@@ -165,9 +165,9 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
         .fwd = {.step = step,
                 .ctx = w->m.fwd,
                 .n_vocab = w->m.model->hp.n_vocab,
-                .page_bytes = w->m.page_bytes,
-                .range_sizes = w->m.range_sizes,
-                .n_ranges = w->m.model->hp.n_layer,
+                .page_bytes = w->m.layout.page_bytes,
+                .range_sizes = w->m.layout.range_sizes,
+                .n_ranges = w->m.layout.cfg.n_layer,
                 .decode_private = w->m.blas != NULL},
         .block_tok = c->block_tokens,
         .max_ctx = w->m.max_ctx,

@@ -6,6 +6,7 @@
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/matmul_blas.h"
 #include "worker/model/gguf_vocab.h"
+#include "worker/model/model_graph.h"
 
 /* Rows with logits in one step, at least: echo's chunks are cut to it. */
 #define LOGIT_ROWS_MIN 32u
@@ -94,22 +95,6 @@ static int load_text(struct worker_model *m, const struct worker_config *cfg, st
     return rv < 0 ? err_wrap(eb, rv, "tokenizer") : 0;
 }
 
-/* The cache takes layers whose bytes are a multiple of 64, at most 512 of them. */
-static int set_ranges(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
-    uint32_t n = m->model->hp.n_layer;
-    if (n > ARRAY_LEN(m->range_sizes))
-        return err_set(eb, ERR_UNSUPPORTED, "the model has %u layers, at most %zu can be cached", n,
-                       ARRAY_LEN(m->range_sizes));
-    size_t bytes = m->page_bytes / n;
-    if (bytes % CHECKSUM_RANGE_ALIGN)
-        return err_set(eb, ERR_UNSUPPORTED,
-                       "--block-tokens %u: a layer of a KV block has %zu bytes, no multiple of %u",
-                       cfg->block_tokens, bytes, CHECKSUM_RANGE_ALIGN);
-    for (uint32_t i = 0; i < n; i++)
-        m->range_sizes[i] = (uint32_t)bytes;
-    return 0;
-}
-
 static int make_forward(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
     const struct model_hparams *hp = &m->model->hp;
     int rv;
@@ -121,11 +106,10 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
     }
     m->max_ctx = cfg->max_context ? MIN(cfg->max_context, hp->n_ctx) : hp->n_ctx;
     m->max_logit_rows = MIN(cfg->chunk_tokens, MAX(cfg->max_seqs, LOGIT_ROWS_MIN));
-    m->page_bytes = model_page_bytes(m->model, cfg->block_tokens, m->kv_dtype);
-    rv = set_ranges(m, cfg, eb);
+    rv = model_kv_layout(&m->layout, m->model, cfg->block_tokens, m->kv_dtype, eb);
     if (rv < 0)
-        return rv;
-    size_t stride = (m->page_bytes + 4095) / 4096 * 4096;
+        return err_wrap(eb, rv, "--block-tokens %u", cfg->block_tokens);
+    size_t stride = (m->layout.page_bytes + 4095) / 4096 * 4096;
     m->n_pages = (uint32_t)MIN(cfg->kv_bytes / stride, (uint64_t)1 << 24);
     if (!m->n_pages)
         return err_set(eb, ERR_INVALID, "--kv-bytes %llu holds no page of %zu bytes",
@@ -146,27 +130,29 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
 
 /* The self-test tells what this process really computes; its id is part of the namespace. */
 static int make_namespace(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
-    uint8_t digest[DIGEST_BYTES], tok_digest[DIGEST_BYTES];
-    struct model_param params[MODEL_MAX_PARAMS];
-    struct namespace_desc_builder b;
+    uint8_t digest[DIGEST_BYTES], graph[DIGEST_BYTES], rope[DIGEST_BYTES], tokenizer[DIGEST_BYTES];
     int rv = kern_selftest_run(m->ops, digest);
     if (rv < 0)
         return err_set(eb, rv, "numerics self-test");
     m->numerics_ok = memcmp(digest, kern_selftest_golden(), DIGEST_BYTES) == 0;
     kern_numerics_id(digest, m->blas, m->numerics_id);
-    namespace_desc_begin(&b);
-    size_t n = model_params(m->model, params);
-    for (size_t i = 0; i < n; i++)
-        namespace_desc_add(&b, params[i].key, params[i].value);
-    tokenizer_digest(m->tok, tok_digest);
-    const struct namespace_desc_common c = {
-        .tokenizer_digest = tok_digest,
+    rv = model_graph_digest(m->model, graph);
+    rope_digest(m->model->rope, rope);
+    tokenizer_digest(m->tok, tokenizer);
+    const struct namespace_parts parts = {
+        .arch = m->model->hp.arch,
         .block_tok = cfg->block_tokens,
-        .kv_dtype = kv_dtype_name(m->kv_dtype),
-        .numerics_id = m->numerics_id,
+        .graph = graph,
+        .k_dtype = kv_dtype_name(m->layout.cfg.k_dtype),
+        .v_dtype = kv_dtype_name(m->layout.cfg.v_dtype),
+        .layout = KV_LAYOUT_VERSION,
+        .numerics = m->numerics_id,
+        .rope = rope,
+        .tokenizer = tokenizer,
+        .weights = m->model->digest,
     };
-    namespace_desc_add_common(&b, &c);
-    rv = namespace_desc_finish(&b, &m->ns);
+    if (rv == 0)
+        rv = namespace_desc_make(&m->ns, &parts);
     return rv < 0 ? err_set(eb, rv, "namespace descriptor") : 0;
 }
 
@@ -190,8 +176,12 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
     digest_hex(m->ns.digest, DIGEST_BYTES, hex);
     log_info(log, "model loaded", "name=%s arch=%s isa=%s threads=%u context=%u pages=%u page_bytes=%zu",
              m->name, m->model->hp.arch, m->ops->name, kern_team_size(m->team), m->max_ctx, m->n_pages,
-             m->page_bytes);
+             m->layout.page_bytes);
     log_info(log, "namespace", "digest=%s numerics=%s", hex, m->numerics_id);
+    if (m->ops != kernels_pick("scalar", NULL) &&
+        !attn_is_vectorised(m->model->hp.d_head, cfg->block_tokens))
+        log_warn(log, "attention runs without vector instructions: head size and --block-tokens are no "
+                 "multiples of 16", "d_head=%u block_tokens=%u", m->model->hp.d_head, cfg->block_tokens);
     if (!m->numerics_ok)
         log_warn(log, "numerics self-test differs from the contract, the cache is off", "id=%s",
                  m->numerics_id);
@@ -201,6 +191,7 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
 }
 
 void worker_model_free(struct worker_model *m) {
+    kv_layout_fini(&m->layout);
     fwd_free(m->fwd);
     chat_template_free(m->chat);
     tokenizer_free(m->tok);

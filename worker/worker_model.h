@@ -25,8 +25,7 @@ struct worker_model {
     char name[256]; /* in /v1/models */
     enum kv_dtype kv_dtype;
     uint32_t max_ctx, max_logit_rows;
-    size_t page_bytes;
-    uint32_t range_sizes[CHECKSUM_MAX_RANGES]; /* [n_layer] bytes of a layer in a page */
+    struct kv_layout layout;
     uint32_t n_pages;
     char numerics_id[KERN_NUMERICS_ID_MAX];
     bool numerics_ok; /* the self-test gave the contract's digest */

@@ -48,7 +48,9 @@ static struct fwd *new_fwd(const struct exact_ref *r, const struct kern_ops *ops
 
 void exact_ref_open(struct exact_ref *r, const struct kern_ops *ops, uint64_t seed) {
     r->n_pages = (r->n_tok + r->block_tok - 1) / r->block_tok;
-    r->page_bytes = model_page_bytes(r->model, r->block_tok, r->kv);
+    struct errbuf eb;
+    CHECK(model_kv_layout(&r->layout, r->model, r->block_tok, r->kv, &eb) == 0);
+    r->page_bytes = r->layout.page_bytes;
     r->pages = new_pages(r->n_pages, r->page_bytes, 0);
     r->tok = alloc_array(r->n_tok, sizeof(*r->tok));
     r->logits = alloc_array((size_t)r->n_tok * r->model->hp.n_vocab, sizeof(float));
@@ -69,6 +71,7 @@ void exact_ref_open(struct exact_ref *r, const struct kern_ops *ops, uint64_t se
 
 void exact_ref_close(struct exact_ref *r) {
     free_pages(r->pages, r->n_pages);
+    kv_layout_fini(&r->layout);
     free(r->tok);
     free(r->logits);
     *r = (struct exact_ref){.model = NULL};
@@ -179,14 +182,14 @@ static void take_prefix(struct runner *k) {
     }
 }
 
-/* The rows of a partly filled page that count; see the layout in weights.h. */
+/* The rows of a partly filled page that count. */
 static bool same_filled(const struct runner *k, const uint8_t *a, const uint8_t *b, uint32_t n_fill) {
     const struct model_hparams *hp = &k->r->model->hp;
     const size_t w = kv_dtype_bytes(k->r->kv), blk = k->r->block_tok;
     for (size_t l = 0; l < hp->n_layer; l++)
         for (size_t h = 0; h < hp->n_head_kv; h++) {
-            size_t head = w * blk * hp->d_head, kv = head * hp->n_head_kv;
-            size_t key = 2 * kv * l + head * h, value = key + kv;
+            size_t head = kv_run_bytes(k->r->kv, 1, hp->d_head, k->r->block_tok);
+            size_t key = k->r->layout.layer[l].k + head * h, value = k->r->layout.layer[l].v + head * h;
             for (size_t d = 0; d < hp->d_head; d++)
                 if (memcmp(a + key + d * blk * w, b + key + d * blk * w, n_fill * w) != 0)
                     return false;

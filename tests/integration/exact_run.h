@@ -18,6 +18,7 @@ struct exact_ref {
     enum kv_dtype kv;
     uint32_t block_tok, n_tok, n_pages;
     size_t page_bytes;
+    struct kv_layout layout;
     int32_t *tok;
     float *logits;   /* [n_tok, n_vocab] */
     uint8_t **pages; /* [n_pages] rows beyond n_tok zero */

@@ -25,9 +25,9 @@ static void open_client(struct worker_fx *w, const char *addr) {
     struct kv_namespace nsd = {
         .descriptor = w->m->ns.text,
         .descriptor_len = w->m->ns.len,
-        .range_sizes = w->m->range_sizes,
-        .n_ranges = w->m->model->hp.n_layer,
-        .n_full = w->m->model->hp.n_layer,
+        .range_sizes = w->m->layout.range_sizes,
+        .n_ranges = w->m->layout.cfg.n_layer,
+        .n_full = w->m->layout.n_full,
     };
     memcpy(nsd.digest, w->m->ns.digest, sizeof(nsd.digest));
     CHECK(kv_client_namespace(w->client, &nsd, &ns) == 0);
@@ -65,8 +65,8 @@ void worker_fx_open(struct worker_fx *w, uv_loop_t *loop, const struct worker_mo
         .fwd = {.step = step,
                 .ctx = w->fwd,
                 .n_vocab = m->model->hp.n_vocab,
-                .page_bytes = m->page_bytes,
-                .range_sizes = m->range_sizes,
+                .page_bytes = m->layout.page_bytes,
+                .range_sizes = m->layout.range_sizes,
                 .n_ranges = m->model->hp.n_layer},
         .block_tok = cfg->block_tokens,
         .max_ctx = m->max_ctx,

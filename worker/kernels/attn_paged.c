@@ -304,7 +304,7 @@ void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_
     CHECK(shape->n_head % shape->n_kv_head == 0 && shape->head_dim <= scratch->cfg.head_dim);
     CHECK(kern_team_size(team) <= scratch->cfg.n_threads);
     /* Odd sizes are for tests and tiny models: the reference computes the same bits. */
-    if (shape->block_tokens % KERN_LANES != 0 || shape->head_dim % KERN_LANES != 0)
+    if (!attn_is_vectorised(shape->head_dim, shape->block_tokens))
         j.impl = kern_ops_ref.impl;
     for (size_t i = 0; i < n_seqs; i++) {
         CHECK(seqs[i].n_rows > 0 && seqs[i].pos0 + seqs[i].n_rows <= scratch->cfg.max_ctx);

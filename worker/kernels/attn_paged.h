@@ -1,12 +1,11 @@
 /* attn_paged.h - causal attention over pages, and writing K and V into them.
  *
- * A page holds B consecutive positions of all layers (design: one layout everywhere); one layer of it:
- *   K [n_kv_head, head_dim, B]   V [n_kv_head, B, head_dim]   f16 or f32, little-endian
- * K is d-major so that a vector lane is a token. Query head h reads KV head h / (n_head / n_kv_head).
+ * A page holds B consecutive positions of all layers, f16 or f32 (kv_layout.h). Query head h reads KV head
+ * h / (n_head / n_kv_head).
  * Two passes: all scores of a row and their exact maximum, then the values; a running maximum would
  * make the bits depend on where the tiles begin. Rows of a page beyond the last position read are
  * never used, whatever they hold. Any B >= 1 and head_dim give the same bits; vector kernels need
- * B and head_dim to be multiples of 16.
+ * B and head_dim to be multiples of 16 (attn_is_vectorised()), others run at the reference's speed.
  *
  * Thread: attn_paged() runs on the team; one call at a time per scratch.
  * Memory: nothing allocates but attn_scratch_new(). */
@@ -15,9 +14,9 @@
 #include "common/err.h"
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/kernels.h"
+#include "worker/kernels/kv_layout.h"
 
-enum kv_dtype { KV_F16 = 0, KV_F32 = 1 };
-
+/* Bytes of an element of what attention reads. */
 static inline size_t kv_dtype_bytes(enum kv_dtype t) {
     return t == KV_F16 ? 2 : 4;
 }
@@ -26,14 +25,19 @@ static inline size_t kv_dtype_bytes(enum kv_dtype t) {
 struct attn_shape {
     uint32_t n_head, n_kv_head, head_dim; /* n_head a multiple of n_kv_head */
     uint32_t block_tokens; /* B */
-    enum kv_dtype dtype;
+    enum kv_dtype dtype; /* KV_F16 or KV_F32 */
     float scale; /* of the scores, usually 1 / sqrt(head_dim) */
     size_t k_off, v_off; /* bytes from the page's start to this layer's K and V */
 };
 
-/* Bytes of K (or V) of one layer in a page; a layer is K then V: v_off = k_off + this. */
+/* Bytes of K (or V) of one layer in a page. */
 static inline size_t attn_kv_bytes(const struct attn_shape *s) {
-    return (size_t)s->n_kv_head * s->head_dim * s->block_tokens * kv_dtype_bytes(s->dtype);
+    return kv_run_bytes(s->dtype, s->n_kv_head, s->head_dim, s->block_tokens);
+}
+
+/* F19: false: the reference computes this shape, whatever the CPU has. */
+static inline bool attn_is_vectorised(uint32_t head_dim, uint32_t block_tokens) {
+    return head_dim % 16 == 0 && block_tokens % 16 == 0;
 }
 
 /* Consecutive new rows of one sequence. */

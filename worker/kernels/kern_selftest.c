@@ -64,7 +64,8 @@ static void fill_weights(struct bench *b, const struct quant_type *t, uint32_t n
 
 /* The small shape alone also runs with as many rows as a kernel treats specially. */
 static int test_matmul(struct bench *b, const struct quant_type *t, uint32_t n_out, uint32_t n_in) {
-    static const uint32_t row_counts[] = {1, 7, 14, 15, 33, MAX_ROWS};
+    static const uint32_t row_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9, 10,
+                                          11, 12, 13, 14, 15, 33, MAX_ROWS};
     const size_t n_counts = ARRAY_LEN(row_counts) - (n_out > 16);
     fill_weights(b, t, n_out, n_in);
     struct packed_src src = {t->dtype, n_out, n_in, b->weights, quant_row_bytes(t, n_in) * n_out,
@@ -113,8 +114,8 @@ static void test_rows(struct bench *b) {
     }
 }
 
+/* The first positions, and each power of two with its neighbours up to where a context ends. */
 static int test_rope(struct bench *b) {
-    static const uint32_t positions[] = {0, 1, 31, 1000, 8191, 131071};
     float factors[16], cs[32];
     for (size_t i = 0; i < 16; i++)
         factors[i] = 1.0f + (float)(i * i) * 0.125f;
@@ -125,53 +126,105 @@ static int test_rope(struct bench *b) {
         int rv = rope_new(&r, &cfg, NULL);
         if (rv < 0)
             return rv;
-        for (size_t i = 0; i < ARRAY_LEN(positions); i++) {
-            rope_rows(r, positions[i], 1, cs);
-            feed(b, cs, sizeof cs);
-            fill(b, b->x, 3 * 48);
-            b->ops->rope_norm(b->x, cs, 3, 48, 32);
-            b->ops->rope_neox(b->x, cs, 3, 48, 32);
-            feed(b, b->x, 3 * 48 * sizeof(float));
-        }
+        for (uint32_t top = 1; top <= 1u << 20; top *= 2)
+            for (uint32_t pos = top - 1; pos <= top; pos++) {
+                rope_rows(r, pos, 1, cs);
+                feed(b, cs, sizeof cs);
+                fill(b, b->x, 3 * 48);
+                b->ops->rope_norm(b->x, cs, 3, 48, 32);
+                b->ops->rope_neox(b->x, cs, 3, 48, 32);
+                feed(b, b->x, 3 * 48 * sizeof(float));
+            }
         rope_free(r);
     }
     return 0;
 }
 
-/* 41 positions in pages of 32: rows 0..39 in a chunk, then one more. */
-static int test_attn(struct bench *b, enum kv_dtype dtype) {
-    enum { N_HEAD = 6, N_KV = 2, D = 48, B = 32, N = 41, PAGES = 2 };
-    struct attn_shape shape = {.n_head = N_HEAD, .n_kv_head = N_KV, .head_dim = D, .block_tokens = B,
-                               .dtype = dtype, .scale = 0.25f};
+/* Attention of one shape: heads of a KV head, dtype, and how the positions come. */
+struct attn_case {
+    uint32_t n_head, n_kv;
+    enum kv_dtype dtype;
+    uint32_t n_pos, chunk; /* all but the last position in chunks, the last one alone */
+    struct kern_team *team;
+};
+
+#define ATTN_D 48
+#define ATTN_B 32
+#define ATTN_MAX_POS 577
+
+/* Rows [pos, pos + n): K and V into the pages, then attention over them. */
+static void attn_chunk(struct bench *b, const struct attn_case *c, const struct attn_shape *shape,
+                       uint8_t **pages, float *q, float *out, uint32_t pos, uint32_t n) {
+    const size_t n_q = (size_t)c->n_head * ATTN_D, n_kv = (size_t)c->n_kv * ATTN_D;
+    float *k = out + c->n_pos * n_q, *v = k + c->n_pos * n_kv;
+    const struct attn_kv_rows rows = {k + pos * n_kv, v + pos * n_kv, n_kv, n_kv, pages, n, pos};
+    (void)attn_store_kv(b->ops, shape, &rows);
+    const struct attn_seq seq = {q + pos * n_q, out + pos * n_q, n_q, n_q,
+                                 (const uint8_t *const *)pages, n, pos};
+    attn_paged(b->ops, c->team, b->attn, shape, &seq, 1);
+}
+
+static int test_attn(struct bench *b, const struct attn_case *c) {
+    enum { MAX_PAGES = (ATTN_MAX_POS + ATTN_B - 1) / ATTN_B };
+    struct attn_shape shape = {.n_head = c->n_head, .n_kv_head = c->n_kv, .head_dim = ATTN_D,
+                               .block_tokens = ATTN_B, .dtype = c->dtype, .scale = 0.25f};
     shape.v_off = attn_kv_bytes(&shape);
-    size_t page_bytes = 2 * shape.v_off;
-    uint8_t *mem = malloc(PAGES * page_bytes);
-    float *qkv = malloc((size_t)N * (2 * N_HEAD + 2 * N_KV) * D * sizeof *qkv);
-    if (!mem || !qkv) {
+    const size_t page_bytes = 2 * shape.v_off, n_pages = (c->n_pos + ATTN_B - 1) / ATTN_B;
+    const size_t n_row = ((size_t)2 * c->n_head + 2 * c->n_kv) * ATTN_D;
+    uint8_t *mem = malloc(n_pages * page_bytes), *pages[MAX_PAGES];
+    float *q = malloc(c->n_pos * n_row * sizeof *q), *out = q + (size_t)c->n_pos * c->n_head * ATTN_D;
+    if (!mem || !q) {
         free(mem);
-        free(qkv);
+        free(q);
         return ERR_NOMEM;
     }
-    memset(mem, 0xff, PAGES * page_bytes); /* NaNs where nothing was stored */
-    uint8_t *pages[PAGES] = {mem, mem + page_bytes};
-    float *q = qkv, *k = q + N * N_HEAD * D, *v = k + N * N_KV * D, *out = v + N * N_KV * D;
-    fill(b, q, N * N_HEAD * D);
-    fill(b, k, N * N_KV * D);
-    fill(b, v, N * N_KV * D);
-    for (uint32_t pos = 0; pos < N; pos += pos == 0 ? N - 1 : 1) {
-        uint32_t n = pos == 0 ? N - 1 : 1;
-        struct attn_kv_rows rows = {k + pos * N_KV * D, v + pos * N_KV * D, N_KV * D, N_KV * D, pages, n,
-                                    pos};
-        attn_store_kv(b->ops, &shape, &rows);
-        struct attn_seq seq = {q + pos * N_HEAD * D, out + pos * N_HEAD * D, N_HEAD * D, N_HEAD * D,
-                               (const uint8_t *const *)pages, n, pos};
-        attn_paged(b->ops, NULL, b->attn, &shape, &seq, 1);
+    memset(mem, 0xff, n_pages * page_bytes); /* NaNs where nothing was stored */
+    for (size_t i = 0; i < n_pages; i++)
+        pages[i] = mem + i * page_bytes;
+    fill(b, q, c->n_pos * n_row);
+    for (uint32_t pos = 0, n; pos < c->n_pos; pos += n) {
+        n = pos + 1 < c->n_pos ? MIN(c->chunk, c->n_pos - 1 - pos) : 1;
+        attn_chunk(b, c, &shape, pages, q, out, pos, n);
     }
-    feed(b, mem, PAGES * page_bytes);
-    feed(b, out, (size_t)N * N_HEAD * D * sizeof *out);
+    feed(b, mem, n_pages * page_bytes);
+    feed(b, out, (size_t)c->n_pos * c->n_head * ATTN_D * sizeof *out);
     free(mem);
-    free(qkv);
+    free(q);
     return 0;
+}
+
+/* A chunk of n rows has n times as many pairs as a KV head has query heads: 1 to 12 of them share a walk. */
+static int test_attns(struct bench *b) {
+    static const uint8_t groups[] = {1, 2, 3, 4, 8};
+    struct kern_team *team;
+    int rv = kern_team_new(&team, 2, NULL);
+    for (size_t i = 0; rv == 0 && i < 2 * ARRAY_LEN(groups); i++) {
+        const uint32_t g = groups[i / 2];
+        for (uint32_t chunk = 1; rv == 0 && chunk <= 5; chunk++)
+            rv = test_attn(b, &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 18, chunk, NULL});
+        if (rv == 0)
+            rv = test_attn(b, &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 41, 40, NULL});
+    }
+    /* 3 blocks on 2 threads and a long context: split. */
+    for (int f32 = 0; rv == 0 && f32 < 2; f32++)
+        rv = test_attn(b, &(struct attn_case){3, 3, f32 ? KV_F32 : KV_F16, ATTN_MAX_POS, 64, team});
+    kern_team_free(team);
+    return rv;
+}
+
+/* Quantised K and V, as stored. */
+static void test_kv_rows(struct bench *b) {
+    int8_t q[96];
+    uint16_t scale[3];
+    for (int i = 0; i < 32; i++)
+        for (int q4 = 0; q4 < 2; q4++) {
+            fill(b, b->x, 96);
+            for (int k = 0; k < 96 && i % 4 == 3; k++)
+                b->x[k] *= 0x1p-24f; /* scales among the half denormals */
+            (void)kv_quant_row(q, scale, b->x, 96, q4 ? KV_Q4_0 : KV_Q8_0);
+            feed(b, q, sizeof q);
+            feed(b, scale, sizeof scale);
+        }
 }
 
 static int run_all(struct bench *b) {
@@ -180,9 +233,8 @@ static int run_all(struct bench *b) {
     if (rv == 0)
         rv = test_rope(b);
     if (rv == 0)
-        rv = test_attn(b, KV_F16);
-    if (rv == 0)
-        rv = test_attn(b, KV_F32);
+        rv = test_attns(b);
+    test_kv_rows(b);
     return rv;
 }
 
@@ -193,8 +245,8 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
         return ERR_NOMEM;
     b->ops = ops;
     b->digest = digest_new();
-    struct attn_scratch_cfg cfg = {.n_head = 6, .n_kv_head = 2, .head_dim = 48, .max_ctx = 48,
-                                   .max_seqs = 1, .n_threads = 1};
+    struct attn_scratch_cfg cfg = {.n_head = 16, .n_kv_head = 2, .head_dim = ATTN_D,
+                                   .max_ctx = ATTN_MAX_POS, .max_seqs = 1, .n_threads = 2};
     int rv = b->digest ? 0 : ERR_NOMEM;
     if (rv == 0)
         rv = matmul_scratch_new(&b->mm, MAX_ROWS, MAX_IN, 1);
@@ -212,10 +264,10 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
     return rv;
 }
 
-/* Contract version 1. A change of any bit above needs a new version and a new constant. */
+/* Contract version 2. A change of any bit above needs a new version and a new constant. */
 static const uint8_t golden[DIGEST_BYTES] = {
-    0xcb, 0xbd, 0xde, 0x81, 0x2f, 0x88, 0x90, 0xb6, 0x02, 0x91, 0x48, 0x2f, 0x9b, 0xef, 0x77, 0x39,
-    0xe6, 0xbf, 0x23, 0xdb, 0x31, 0xb4, 0x2f, 0x41, 0x44, 0xe0, 0x4a, 0x18, 0x4d, 0x31, 0xf9, 0xa8,
+    0x88, 0xfb, 0xf3, 0x21, 0x60, 0xdf, 0x85, 0x88, 0x45, 0xeb, 0x61, 0x7e, 0x17, 0x2a, 0xd1, 0x29,
+    0x5d, 0xf8, 0x72, 0xb5, 0x2f, 0xfb, 0x70, 0x3c, 0x93, 0x45, 0x9b, 0x59, 0x9d, 0x46, 0x79, 0x07,
 };
 
 const uint8_t *kern_selftest_golden(void) {

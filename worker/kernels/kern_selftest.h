@@ -1,10 +1,11 @@
 /* kern_selftest.h - the numerics id: what this process really computes, as a digest.
  *
- * A fixed list of operations x weight types x shapes (all tails; 1, 7, 14, 15, 33 rows and one large number; the sin/cos
- * table) on generated inputs; SHA-256 over the outputs. The same on every instruction set and for
- * every model, so two workers may share KV blocks exactly when their ids are equal.
+ * A fixed list of operations x weight types x shapes on generated inputs; SHA-256 over the outputs. The
+ * list reaches each instantiation of a kernel that can run: 1 to 15 rows and two larger numbers, groups of
+ * 1, 2, 3, 4 and 8 heads, attention split over a team, all tails, the sin/cos table. The same on every
+ * instruction set and for every model, so two workers may share KV blocks exactly when their ids are equal.
  *
- * Thread: any. Takes well under 0.3 s; allocates. */
+ * Thread: any. Takes a hundredth of a second, without vector kernels 0.4 s; allocates, starts a second thread. */
 #pragma once
 
 #include "common/digest.h"

@@ -26,6 +26,36 @@
  *   sin, cos       rope.c: angles, series and reduction in double with + - * / only, rounded to
  *                  single once.
  *   K, V to f16    round to nearest even; attention of the same step reads the rounded values.
+ *   K, V to q8_0   and q4_0: kv_quant_row(), once, when the row is stored.
+ *   finite         a row whose K or V is not finite in the page's dtype, or whose logits have no finite
+ *                  maximum, is an error; nothing of it is shared.
+ *
+ * Fixed here, and to be computed so by whoever adds it (its outputs then join the self-test):
+ *
+ *   K-quants       unit = 32 columns, ascending; activations as above give i8 q, da, sa = da * (float)sum(q).
+ *                  idot = sum w*q; idot16_0, idot16_1 and s0, s1: sums of w*q and q of the unit's halves;
+ *                  sc, m of the unit; sc0, sc1, m0, m1 of its halves. t = dw * (float)I,
+ *                  acc = fma(t, da, acc), then the unit's min, then the next unit.
+ *     Q4_K Q5_K IQ4_XS   I = idot, dw = d * sc (IQ4_XS: sc = ls - 32).
+ *     Q2_K Q3_K Q6_K     I = sc0 * idot16_0 + sc1 * idot16_1, dw = d; |I| < 2^24 is converted.
+ *     mins               Q4_K, Q5_K: acc = fma(-(dmin * m), sa, acc). Q2_K: M = m0 * s0 + m1 * s1,
+ *                        acc = fma(-(dmin * (float)M), da, acc).
+ *     IQ4_NL MXFP4       table values as i8 (MXFP4's doubled), dw = d or 2^(e - 128), denormals kept;
+ *                        e > 232 is refused at load.
+ *     embedding rows     w = fma(d * sc, (float)q, -(dmin * m)); without mins (d * sc) * (float)q.
+ *   quantised KV   score: the scaled q row is quantised per 32 as an activation row is;
+ *                  acc = fma(sk * (float)idot, sq, acc), ascending. Value: v = sv * (float)q,
+ *                  acc = fma(p, v, acc), ascending positions.
+ *   window         the softmax is over max(0, i - W + 1) .. i, lanes by absolute position; nothing else is
+ *                  a term. sink: joins the maximum, its exp is added once after the tree.
+ *   softcap        c * tanh(x / c), before the maximum. tanh on |x|: below 2^-4 an odd fma polynomial, else
+ *                  1 - 2 / (exp(2|x|) + 1); copysign.
+ *   gelu_tanh      u = .79788456 * fma(.044715 * x * x, x, x); x / (1 + exp(-2u)).
+ *   experts        router: one fma chain; order by logit descending, then id ascending, a NaN is a row
+ *                  error; softmax over all experts sums in 16 lanes by id mod 16 and the tree, over the
+ *                  chosen in that order, as does their norm; output acc = fma(w, y, acc) by ascending id
+ *                  from +0; grouping rows changes nothing.
+ *   bias, residual or embedding scale: one rounded operation of its own (embedding: sqrtf((float)n)).
  *
  * NaNs stay NaNs, but their payload is not part of the contract. Why sums are cut in 16 lanes and
  * outputs are interleaved by 16: that is what AVX-512 and two AVX2 registers do without a shuffle,
@@ -36,9 +66,10 @@
  *         says so. */
 #pragma once
 
+#include "common/digest.h"
 #include "common/err.h"
 
-#define KERN_CONTRACT_VERSION 1
+#define KERN_CONTRACT_VERSION 2
 
 struct kern_impl; /* private to worker/kernels: tiles of products and attention (kern_impl.h) */
 
@@ -79,6 +110,9 @@ struct rope_cfg {
 struct rope; /* opaque, read-only after rope_new() */
 int rope_new(struct rope **ret, const struct rope_cfg *cfg, struct errbuf *eb);
 void rope_free(struct rope *r); /* NULL is a no-op */
+/* SHA-256 over each group of layers that rotate alike (one here): u32 number of frequencies, the frequencies
+ * in radians a position and the magnitude of cos and sin (1 here), f64, all little-endian. */
+void rope_digest(const struct rope *r, uint8_t ret[DIGEST_BYTES]);
 /* cs [n, n_rot]: for each position pos0 .. pos0+n-1 first cos[n_rot/2], then sin[n_rot/2]. About
  * 1 microsecond a position; the same for all layers and heads, so compute it once a step. */
 void rope_rows(const struct rope *r, uint32_t pos0, uint32_t n, float *cs);

@@ -2,6 +2,8 @@
  * error, about 1e-16 times the angle, disappears in the final rounding to single. */
 #include "worker/kernels/kernels.h"
 
+#include "common/check.h"
+
 struct rope {
     uint32_t n_rot;
     double freq[]; /* [n_rot/2] radians a position */
@@ -88,6 +90,19 @@ int rope_new(struct rope **ret, const struct rope_cfg *cfg, struct errbuf *eb) {
     }
     *ret = r;
     return 0;
+}
+
+void rope_digest(const struct rope *r, uint8_t ret[DIGEST_BYTES]) {
+    const uint32_t half = r->n_rot / 2;
+    const double magnitude = 1.0;
+    struct digest *d = digest_new();
+    CHECK(d);
+    digest_begin(d);
+    digest_update(d, &half, sizeof half); /* little-endian machines only, as all pages */
+    digest_update(d, r->freq, half * sizeof r->freq[0]);
+    digest_update(d, &magnitude, sizeof magnitude);
+    digest_end(d, ret);
+    digest_free(d);
 }
 
 void rope_free(struct rope *r) {

@@ -13,7 +13,6 @@
 
 #include "common/list.h"
 #include "common/loop_work.h"
-#include "worker/kv/kv_block.h"
 #include "worker/kv/kv_remote.h"
 
 #define PUT_JOB_BLOCKS 8u

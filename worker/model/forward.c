@@ -25,6 +25,7 @@ struct fwd {
     struct matmul_env env;
     struct attn_scratch *attn_scratch;
     struct attn_shape shape; /* of the layer in work */
+    struct kv_layout layout;
     struct fwd_stats stats;
 
     /* One step. In numerics blas the rows that the exact kernels compute (decode) stand behind all
@@ -129,12 +130,12 @@ int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, 
         .dtype = cfg->kv_dtype,
         .scale = hp->attn_scale,
     };
-    int rv = alloc_buffers(f);
-    if (rv >= 0)
-        rv = alloc_scratch(f);
+    int rv = model_kv_layout(&f->layout, m, cfg->block_tok, cfg->kv_dtype, eb);
+    if (rv >= 0 && (alloc_buffers(f) < 0 || alloc_scratch(f) < 0))
+        rv = err_set(eb, ERR_NOMEM, "scratch for %u rows", cfg->max_rows);
     if (rv < 0) {
         fwd_free(f);
-        return err_set(eb, rv, "scratch for %u rows", cfg->max_rows);
+        return rv;
     }
     *ret = f;
     return 0;
@@ -145,6 +146,7 @@ void fwd_free(struct fwd *f) {
         return;
     matmul_scratch_free(f->env.scratch);
     attn_scratch_free(f->attn_scratch);
+    kv_layout_fini(&f->layout);
     free(f->runs);
     free(f->attn);
     free(f->failed);
@@ -414,11 +416,10 @@ static void feed_forward(struct fwd *f, const struct model_layer *l) {
 
 static void layers(struct fwd *f) {
     const uint32_t n_layer = f->m->hp.n_layer;
-    const size_t kv_bytes = attn_kv_bytes(&f->shape);
     for (uint32_t i = 0; i < n_layer && f->n_rows; i++) {
         const struct model_layer *l = &f->m->layers[i];
-        f->shape.k_off = 2 * kv_bytes * i;
-        f->shape.v_off = f->shape.k_off + kv_bytes;
+        f->shape.k_off = f->layout.layer[i].k;
+        f->shape.v_off = f->layout.layer[i].v;
         residual_norm(f, l->attn_norm, i > 0);
         attention_block(f, l, i == n_layer - 1);
         residual_norm(f, l->ffn_norm, true);

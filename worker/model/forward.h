@@ -7,7 +7,7 @@
  *
  * Thread:  one owner, the engine thread; it takes part in the kernel team's work during fwd_step().
  * Memory:  all scratch is sized in fwd_new(); fwd_step() never allocates.
- * Pages:   block_tok positions each, layout as model_page_bytes() says, 64-byte aligned. Unfilled rows
+ * Pages:   block_tok positions each, layout as model_kv_layout() says, 64-byte aligned. Unfilled rows
  *          of a page are never read. */
 #pragma once
 

@@ -9,10 +9,6 @@
 #include "worker/model/arch.h"
 #include "worker/model/model_digest.h"
 
-const char *kv_dtype_name(enum kv_dtype t) {
-    return t == KV_F32 ? "f32" : "f16";
-}
-
 int kv_dtype_parse(const char *name, enum kv_dtype *ret) {
     for (unsigned t = KV_F16; t <= KV_F32; t++)
         if (strcmp(name, kv_dtype_name((enum kv_dtype)t)) == 0) {
@@ -379,42 +375,13 @@ bool model_file_changed(const struct model *m) {
     return gguf_file_id_of(m->path, &now) < 0 || !gguf_file_id_equal(&now, &m->file);
 }
 
-static void add_u32(struct model_param *ret, size_t *n, const char *key, uint32_t v) {
-    struct model_param *p = &ret[(*n)++];
-    (void)snprintf(p->key, sizeof(p->key), "%s", key);
-    (void)snprintf(p->value, sizeof(p->value), "%u", v);
-}
-
-static void add_f32(struct model_param *ret, size_t *n, const char *key, float v) {
-    uint32_t bits;
-    struct model_param *p = &ret[(*n)++];
-    memcpy(&bits, &v, sizeof(bits));
-    (void)snprintf(p->key, sizeof(p->key), "%s", key);
-    (void)snprintf(p->value, sizeof(p->value), "%08x", bits);
-}
-
-size_t model_params(const struct model *m, struct model_param ret[MODEL_MAX_PARAMS]) {
-    const struct model_hparams *hp = &m->hp;
-    size_t n = 0;
-    struct model_param *p = &ret[n++];
-    (void)snprintf(p->key, sizeof(p->key), "architecture");
-    (void)snprintf(p->value, sizeof(p->value), "%s", hp->arch);
-    p = &ret[n++];
-    (void)snprintf(p->key, sizeof(p->key), "weights");
-    digest_hex(m->digest, DIGEST_BYTES, p->value);
-    add_u32(ret, &n, "n_vocab", hp->n_vocab);
-    add_u32(ret, &n, "n_layer", hp->n_layer);
-    add_u32(ret, &n, "n_embd", hp->n_embd);
-    add_u32(ret, &n, "n_ff", hp->n_ff);
-    add_u32(ret, &n, "n_head", hp->n_head);
-    add_u32(ret, &n, "n_head_kv", hp->n_head_kv);
-    add_u32(ret, &n, "d_head", hp->d_head);
-    add_u32(ret, &n, "n_rot", hp->n_rot);
-    add_u32(ret, &n, "rope_neox", hp->rope_neox);
-    add_f32(ret, &n, "rope_base", hp->rope_base);
-    add_f32(ret, &n, "rope_scale", hp->rope_scale);
-    add_f32(ret, &n, "rms_eps", hp->rms_eps);
-    add_f32(ret, &n, "attn_scale", hp->attn_scale);
-    add_u32(ret, &n, "window", 0); /* no sliding window is implemented */
-    return n;
+int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok, enum kv_dtype t,
+                    struct errbuf *eb) {
+    const struct kv_layout_cfg c = {.n_layer = m->hp.n_layer,
+                                    .n_kv_head = m->hp.n_head_kv,
+                                    .d_head = m->hp.d_head,
+                                    .block_tok = block_tok,
+                                    .k_dtype = t,
+                                    .v_dtype = t};
+    return kv_layout_init(ret, &c, eb);
 }

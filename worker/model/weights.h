@@ -20,8 +20,8 @@ struct packed_mat;
 struct quant_type;
 struct rope;
 
-const char *kv_dtype_name(enum kv_dtype t);               /* "f16", "f32" */
-int kv_dtype_parse(const char *name, enum kv_dtype *ret); /* 0 or ERR_UNSUPPORTED */
+/* "f16" or "f32", what attention reads; ERR_UNSUPPORTED. */
+int kv_dtype_parse(const char *name, enum kv_dtype *ret);
 
 struct model_hparams {
     char arch[32];   /* general.architecture */
@@ -84,19 +84,10 @@ void model_free(struct model *m); /* NULL is a no-op */
  * no answer and no block: it tells an operator what the next start would load. One stat() call. */
 bool model_file_changed(const struct model *m);
 
-/* What reaches K or V, ready for the namespace descriptor: effective values, integers in decimal, floats
- * as 8 hex digits of their IEEE bits. Includes the weights digest. Returns the number of items. */
-struct model_param {
-    char key[40];
-    char value[72];
-};
-#define MODEL_MAX_PARAMS 32
-size_t model_params(const struct model *m, struct model_param ret[MODEL_MAX_PARAMS]);
-
-/* KV page of block_tok positions (design.md 5): [layer]{K [kv_head][d][tok]  V [kv_head][tok][d]}. */
-static inline size_t model_layer_bytes(const struct model *m, uint32_t block_tok, enum kv_dtype t) {
-    return (size_t)2 * m->hp.n_head_kv * m->hp.d_head * block_tok * kv_dtype_bytes(t);
-}
+/* A KV page of block_tok positions. Errors: kv_layout_init(). */
+int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok, enum kv_dtype t,
+                    struct errbuf *eb);
+/* Its page_bytes. */
 static inline size_t model_page_bytes(const struct model *m, uint32_t block_tok, enum kv_dtype t) {
-    return m->hp.n_layer * model_layer_bytes(m, block_tok, t);
+    return 2 * m->hp.n_layer * kv_run_bytes(t, m->hp.n_head_kv, m->hp.d_head, block_tok);
 }

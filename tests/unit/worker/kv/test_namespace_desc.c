@@ -1,126 +1,127 @@
-/* test_namespace_desc.c - the descriptor's text and digest against committed vectors. */
+/* test_namespace_desc.c - the descriptor's text, digest and ids against committed vectors.
+ *
+ * argv[1]: tests/golden/namespace/descriptor.txt. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "common/block_id.h"
 #include "worker/kv/namespace_desc.h"
 
 static char golden_path[512];
+static uint8_t ones[32], threes[32], fours[32], fives[32];
 
-/* The model of the committed vector: SmolLM2-135M's shape, made-up digests. Added in another order than
- * the file's on purpose. */
-static void add_all(struct namespace_desc_builder *b) {
-    uint8_t weights[DIGEST_BYTES], tokenizer[DIGEST_BYTES];
-    memset(weights, 0x11, sizeof(weights));
-    memset(tokenizer, 0x22, sizeof(tokenizer));
-    const struct namespace_desc_common common = {
-        .tokenizer_digest = tokenizer,
+static struct namespace_parts golden_parts(void) {
+    memset(ones, 0x11, sizeof(ones));
+    memset(threes, 0x33, sizeof(threes));
+    memset(fours, 0x44, sizeof(fours));
+    memset(fives, 0x55, sizeof(fives));
+    return (struct namespace_parts){
+        .arch = "llama",
         .block_tok = 32,
-        .kv_dtype = "f16",
-        .numerics_id = "1-3333333333333333333333333333333333333333333333333333333333333333",
+        .graph = ones,
+        .k_dtype = "f16",
+        .v_dtype = "f16",
+        .layout = 2,
+        .numerics = "2-2222222222222222222222222222222222222222222222222222222222222222",
+        .rope = threes,
+        .tokenizer = fours,
+        .weights = fives,
     };
-    namespace_desc_begin(b);
-    namespace_desc_add_common(b, &common);
-    namespace_desc_add_hex(b, "weights", weights, sizeof(weights));
-    namespace_desc_add(b, "architecture", "llama");
-    namespace_desc_add_u64(b, "n_layer", 30);
-    namespace_desc_add_u64(b, "n_head_kv", 3);
-    namespace_desc_add_u64(b, "d_head", 64);
-    namespace_desc_add_f32(b, "rope_base", 100000.0f);
-    namespace_desc_add_f32(b, "rms_eps", 1e-5f);
 }
 
-static void test_descriptor_matches_golden_file(void **state) {
+/* The first two blocks of tokens 0, 1, 2, ... in the namespace. */
+static void first_ids(const struct namespace_desc *d, uint32_t block_tok, struct block_id ret[2]) {
+    int32_t tok[128];
+    struct digest *ctx = digest_new();
+    assert_non_null(ctx);
+    for (int i = 0; i < 128; i++)
+        tok[i] = i;
+    const struct block_chain_cfg c = {.namespace_digest = d->digest, .block_tok = block_tok};
+    for (uint32_t b = 0; b < 2; b++)
+        block_chain_next(ctx, &c, tok + b * block_tok, b, ret);
+    digest_free(ctx);
+}
+
+static void test_descriptor_and_ids_match_the_golden_file(void **state) {
     (void)state;
-    struct namespace_desc_builder b;
+    char want[2048], have[2048], hex[2 * DIGEST_BYTES + 1], id[2][2 * DIGEST_BYTES + 1];
     struct namespace_desc d;
-    char want[NAMESPACE_DESC_MAX_BYTES + 128], hex[2 * DIGEST_BYTES + 1];
+    struct block_id ids[2];
     FILE *f = fopen(golden_path, "rb");
     assert_non_null(f);
     size_t n = fread(want, 1, sizeof(want) - 1, f);
     (void)fclose(f);
     want[n] = 0;
-    add_all(&b);
-    assert_int_equal(namespace_desc_finish(&b, &d), 0);
+    const struct namespace_parts p = golden_parts();
+    assert_int_equal(namespace_desc_make(&d, &p), 0);
+    first_ids(&d, 32, ids);
     digest_hex(d.digest, DIGEST_BYTES, hex);
-    /* The file: the digest's line, then the descriptor. */
-    char have[sizeof(want)];
-    (void)snprintf(have, sizeof(have), "%s\n%s", hex, d.text);
+    digest_hex(ids[0].b, DIGEST_BYTES, id[0]);
+    digest_hex(ids[1].b, DIGEST_BYTES, id[1]);
+    (void)snprintf(have, sizeof(have), "%s\n%s%s\n%s\n", hex, d.text, id[0], id[1]);
     assert_string_equal(have, want);
 }
 
-static void test_any_changed_field_changes_the_digest(void **state) {
+/* One changed field gives zero hits: no id of the same tokens is the same. */
+static void test_any_changed_field_changes_every_id(void **state) {
     (void)state;
-    struct namespace_desc_builder b, c;
     struct namespace_desc d, e;
-    add_all(&b);
-    const size_t n = b.n;
-    assert_int_equal(namespace_desc_finish(&b, &d), 0);
-    for (size_t i = 0; i < n; i++) {
-        add_all(&c);
-        char *last = &c.item[i].value[strlen(c.item[i].value) - 1];
-        *last = *last == '7' ? '8' : '7';
-        assert_int_equal(namespace_desc_finish(&c, &e), 0);
+    struct block_id a[2], b[2];
+    const struct namespace_parts p = golden_parts();
+    assert_int_equal(namespace_desc_make(&d, &p), 0);
+    first_ids(&d, 32, a);
+    struct namespace_parts other[10];
+    for (int i = 0; i < 10; i++)
+        other[i] = p;
+    other[0].arch = "llamb";
+    other[1].block_tok = 16;
+    other[2].graph = fours;
+    other[3].k_dtype = "f32";
+    other[4].layout = 1;
+    other[5].numerics = "2-2222222222222222222222222222222222222222222222222222222222222223";
+    other[6].rope = fours;
+    other[7].tokenizer = ones;
+    other[8].v_dtype = "q8_0";
+    other[9].weights = ones;
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(namespace_desc_make(&e, &other[i]), 0);
+        first_ids(&e, other[i].block_tok, b);
         assert_memory_not_equal(d.digest, e.digest, DIGEST_BYTES);
+        assert_memory_not_equal(&a[0], &b[0], sizeof(a[0]));
+        assert_memory_not_equal(&a[1], &b[1], sizeof(a[1]));
     }
 }
 
-static void test_bad_items_refused(void **state) {
+static void test_text_that_could_forge_a_line_refused(void **state) {
     (void)state;
-    const char *bad[][2] = {{"", "v"}, {"Key", "v"}, {"a=b", "v"}, {"k", "two\nlines"}, {"k", "\x7f"}};
+    static const char *const bad[] = {"", "llama\nb=1", "ll\tama", "l\xc3\xa4ma", "llama\x7f"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        struct namespace_desc_builder b;
         struct namespace_desc d = {.len = 77};
-        namespace_desc_begin(&b);
-        namespace_desc_add(&b, bad[i][0], bad[i][1]);
-        namespace_desc_add(&b, "fine", "v");
-        assert_int_equal(namespace_desc_finish(&b, &d), ERR_INVALID);
+        for (int field = 0; field < 4; field++) {
+            struct namespace_parts p = golden_parts();
+            *(field == 0 ? &p.arch : field == 1 ? &p.k_dtype : field == 2 ? &p.v_dtype : &p.numerics) = bad[i];
+            assert_int_equal(namespace_desc_make(&d, &p), ERR_INVALID);
+        }
         assert_int_equal(d.len, 77);
     }
-}
-
-static void test_key_given_twice_refused(void **state) {
-    (void)state;
-    struct namespace_desc_builder b;
+    static char longest[NAMESPACE_DESC_MAX_BYTES + 1];
+    memset(longest, 'a', sizeof(longest) - 1);
     struct namespace_desc d;
-    namespace_desc_begin(&b);
-    namespace_desc_add_u64(&b, "n_layer", 1);
-    namespace_desc_add(&b, "other", "");
-    namespace_desc_add_u64(&b, "n_layer", 1);
-    assert_int_equal(namespace_desc_finish(&b, &d), ERR_INVALID);
-}
-
-static void test_too_much_refused(void **state) {
-    (void)state;
-    struct namespace_desc_builder b;
-    struct namespace_desc d;
-    char key[16], value[256];
-    memset(value, 'v', 255);
-    value[255] = 0;
-    namespace_desc_begin(&b);
-    for (int i = 0; i < 20; i++) { /* 20 * 255 > 4096 */
-        (void)snprintf(key, sizeof(key), "k%d", i);
-        namespace_desc_add(&b, key, value);
-    }
-    assert_int_equal(namespace_desc_finish(&b, &d), ERR_TOOBIG);
-    namespace_desc_begin(&b);
-    for (int i = 0; i <= NAMESPACE_DESC_MAX_ITEMS; i++) {
-        (void)snprintf(key, sizeof(key), "k%d", i);
-        namespace_desc_add(&b, key, "");
-    }
-    assert_int_equal(namespace_desc_finish(&b, &d), ERR_TOOBIG);
+    struct namespace_parts p = golden_parts();
+    p.numerics = longest;
+    assert_int_equal(namespace_desc_make(&d, &p), ERR_TOOBIG);
 }
 
 int main(int argc, char **argv) {
+    assert_int_equal(argc, 2);
+    (void)snprintf(golden_path, sizeof(golden_path), "%s", argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_descriptor_matches_golden_file),
-        cmocka_unit_test(test_any_changed_field_changes_the_digest),
-        cmocka_unit_test(test_bad_items_refused),
-        cmocka_unit_test(test_key_given_twice_refused),
-        cmocka_unit_test(test_too_much_refused),
+        cmocka_unit_test(test_descriptor_and_ids_match_the_golden_file),
+        cmocka_unit_test(test_any_changed_field_changes_every_id),
+        cmocka_unit_test(test_text_that_could_forge_a_line_refused),
     };
-    (void)snprintf(golden_path, sizeof(golden_path), "%s", argc > 1 ? argv[1] : "descriptor.txt");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -420,28 +420,6 @@ static void test_weights_that_are_not_finite_refused_by_name(void **state) {
     }
 }
 
-static const char *param(const struct model_param *p, size_t n, const char *key) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(p[i].key, key) == 0)
-            return p[i].value;
-    return "absent";
-}
-
-static void test_params_are_effective_values(void **state) {
-    struct fixture *f = *state;
-    struct model_param p[MODEL_MAX_PARAMS];
-    char hex[2 * DIGEST_BYTES + 1];
-    assert_int_equal(load(f, &(struct edit){.add_keys = keys_linear}), 0);
-    size_t n = model_params(f->model, p);
-    assert_true(n <= MODEL_MAX_PARAMS);
-    digest_hex(f->model->digest, DIGEST_BYTES, hex);
-    assert_string_equal(param(p, n, "weights"), hex);
-    assert_string_equal(param(p, n, "architecture"), "llama");
-    assert_string_equal(param(p, n, "rope_scale"), "3e800000"); /* 0.25 */
-    assert_string_equal(param(p, n, "rope_base"), "461c4000");  /* 10000 */
-    assert_string_equal(param(p, n, "n_head_kv"), "2");
-}
-
 static void test_kv_dtype_names(void **state) {
     (void)state;
     enum kv_dtype t = KV_F16;
@@ -467,7 +445,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_nothing_of_the_file_stays_mapped_or_open, setup,
                                         teardown),
         cmocka_unit_test(test_weights_that_are_not_finite_refused_by_name),
-        cmocka_unit_test_setup_teardown(test_params_are_effective_values, setup, teardown),
         cmocka_unit_test(test_kv_dtype_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
