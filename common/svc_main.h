@@ -12,7 +12,7 @@
  * A daemon that has no svc_ready() yet is "starting", then "ready", "draining", "closing".
  *
  * Exit codes: 0 stopped as asked; 1 failed while running; 2 bad options; 3 could not start. SIGPIPE
- * is ignored; descriptors 0 to 2 that were closed are /dev/null. A service manager that gave
+ * and SIGXFSZ are ignored; descriptors 0 to 2 that were closed are /dev/null. A service manager that gave
  * NOTIFY_SOCKET is told READY, RELOADING and STOPPING.
  * Thread: loop thread. */
 #pragma once

