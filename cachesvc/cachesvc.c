@@ -281,6 +281,7 @@ static int open_rpc(struct node *n, struct errbuf *eb) {
                                .arg = s,
                                .on_gone = svc_on_gone,
                                .on_drain = svc_on_drain,
+                               .on_request = svc_on_request,
                                .conn = {.max_out_bytes = s->cfg->max_inflight_bytes, .clk = s->clk},
                                .sock = {.tcp_congestion = strcmp(cc, "auto") == 0 ? NULL : cc},
                                .max_conns = s->cfg->max_sessions * (1 + s->cfg->max_data_conns),

@@ -17,6 +17,7 @@
       "file of tokens, a line each: ROLE TOKEN [NAMESPACE-DIGEST ...]; roles worker, reader, admin") \
     X(hello_delay_ms, U32, 1000, 0, 10000, true,                                                   \
       "a Hello with a wrong token is answered after this, then its connection is closed, ms")       \
+    X(access_log, BOOL, false, 0, 0, true, "a log line for each request, and for each fetch that ends") \
     X(node_id, U32, 1, 1, 65535, false, "this node's number in the pool, unique")                  \
     X(node_name, STR, "", 0, 63, false, "name in logs and listings; empty: node-<id>")             \
     X(advertise, STR, "", 0, 256, false,                                                           \

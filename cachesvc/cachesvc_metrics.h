@@ -14,13 +14,13 @@
     X(rpc_error_total, COUNTER, "requests answered with an error")                                 \
     X(rpc_protocol_error_total, COUNTER, "connections that broke the protocol")                    \
     X(lookup_seconds, HISTO, "Lookup: request complete to answer queued")                          \
-    X(fetch_seconds, HISTO, "Fetch: request complete to last frame queued")                        \
+    X(fetch_seconds, HISTO, "Fetch: request complete to last frame queued, or to its end; waiting included")                        \
     X(fetch_streams, GAUGE, "fetch streams under way")                                             \
     X(fetch_waiting, GAUGE, "fetches that wait for their turn")                                    \
     X(slow_reader_dropped_total, COUNTER, "connections ended because they took too little")        \
     X(fetch_block_total, COUNTER, "blocks queued to readers")                                      \
     X(fetch_bytes_total, COUNTER, "payload bytes of them")                                         \
-    X(fetch_busy_total, COUNTER, "fetches refused because too many of their session waited")                 \
+    X(fetch_busy_total, COUNTER, "fetches refused because too many of their session waited")       \
     X(put_block_total, COUNTER, "payloads received")                                               \
     X(put_bytes_total, COUNTER, "payload bytes received")                                          \
     X(queued_bytes, GAUGE, "payload bytes waiting on connections")                                 \

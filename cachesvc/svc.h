@@ -62,6 +62,8 @@ struct cachesvc {
     struct slabpool commits; /* struct commit_ctx */
     struct svc_descriptor descriptor[SESSION_MAX_NS];
 
+    char trace[56]; /* svc_trace() of the request under way, noted by its handler; "" else */
+
     struct cachesvc_metrics met;
     struct store_metrics store_met;
     uint32_t evicts_open;
@@ -88,6 +90,10 @@ int svc_check_ns(struct cachesvc *s, struct rpc_call *call, uint32_t handle, uin
 int svc_check_ids(struct cachesvc *s, size_t n_ids, struct errbuf *eb);
 /* The caller's trace id as it may be logged: "" unless it has the W3C form. */
 const char *svc_trace(const char *traceparent);
+/* Keeps it for the log lines of the request under way. */
+void svc_note_trace(struct cachesvc *s, const char *traceparent);
+/* rpc_server's on_request: one line a request with --access-log, and what was refused always. */
+void svc_on_request(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv, const char *text);
 
 /* svc_kv.c */
 #define SVC_MAX_DESCRIPTOR 4096u /* bytes; it stays in memory while the namespace is known */

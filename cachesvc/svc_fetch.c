@@ -129,8 +129,12 @@ static void stream_end(struct fetch_stream *st) {
             block_store_ref_drop(s->store, &b->ref);
         }
     }
-    METRIC_OBSERVE(&s->met, fetch_seconds,
-                   (double)(clock_mono_ns(s->clk) - st->ask.recv_ns) * 1e-9);
+    uint64_t took_ns = clock_mono_ns(s->clk) - st->ask.recv_ns;
+    METRIC_OBSERVE(&s->met, fetch_seconds, (double)took_ns * 1e-9);
+    if (s->cfg->access_log)
+        log_info(s->log, "fetch ended", "session=%llu request=%llu blocks=%u of=%u us=%llu",
+                 (unsigned long long)ss->number, (unsigned long long)st->ask.hdr.request_id, st->n_sent,
+                 st->ask.n, (unsigned long long)took_ns / 1000);
     list_remove(&st->link);
     list_remove(&st->held);
     rpc_conn_unref(st->ask.conn);
@@ -429,8 +433,10 @@ int svc_fetch(void *arg, struct rpc_call *call, struct errbuf *eb) {
                             .hdr = call->hdr,
                             .recv_ns = call->recv_ns};
     int rv = SVC_DECODE(call, fetch_req, &m, eb);
-    if (rv == 0)
-        rv = svc_check_ids(s, m.n_ids, eb);
+    if (rv < 0)
+        return rv;
+    svc_note_trace(s, m.traceparent);
+    rv = svc_check_ids(s, m.n_ids, eb);
     if (rv == 0)
         rv = svc_check_ns(s, call, m.ns, &ask.ns, eb);
     if (rv < 0)

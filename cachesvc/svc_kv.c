@@ -85,8 +85,10 @@ int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct msg_lookup_req m;
     struct store_lookup l = {0};
     int rv = SVC_DECODE(call, lookup_req, &m, eb);
-    if (rv == 0)
-        rv = svc_check_ids(s, m.n_ids, eb);
+    if (rv < 0)
+        return rv;
+    svc_note_trace(s, m.traceparent);
+    rv = svc_check_ids(s, m.n_ids, eb);
     if (rv == 0)
         rv = svc_check_ns(s, call, m.ns, &l.ns, eb);
     if (rv < 0)
@@ -115,7 +117,7 @@ int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb) {
     METRIC_OBSERVE(&s->met, lookup_seconds, (double)(clock_mono_ns(s->clk) - call->recv_ns) * 1e-9);
     log_debug(s->log, "lookup", "session=%llu ids=%u have=%u run=%u leased=%u trace=%s",
               (unsigned long long)ss->number, l.n, l.have, l.n_run, l.n_leased,
-              svc_trace(m.traceparent));
+              s->trace);
     return rv;
 }
 
@@ -124,8 +126,10 @@ int svc_touch(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct msg_touch_req m;
     uint32_t ns;
     int rv = SVC_DECODE(call, touch_req, &m, eb);
-    if (rv == 0)
-        rv = svc_check_ids(s, m.n_ids, eb);
+    if (rv < 0)
+        return rv;
+    svc_note_trace(s, m.traceparent);
+    rv = svc_check_ids(s, m.n_ids, eb);
     if (rv == 0)
         rv = svc_check_ns(s, call, m.ns, &ns, eb);
     if (rv < 0)

@@ -149,14 +149,33 @@ static void give_rec(struct cachesvc *s, struct session *ss, struct put_rec *r) 
     slabpool_give(&s->puts, r);
 }
 
+/* Two workers computed different bytes for one block: the numerics of one of them are broken. */
+static void log_conflicts(struct cachesvc *s, struct rpc_call *call, const struct msg_put_begin_req *m,
+                          const uint8_t *status) {
+    uint32_t n = 0, first = 0;
+    for (uint32_t i = 0; i < m->n_ids; i++)
+        if (status[i] == STORE_PUT_CONFLICT && n++ == 0)
+            first = i;
+    if (n == 0)
+        return;
+    char hex[2 * BLOCK_ID_BYTES + 1];
+    const struct session *ss = session_of(call->conn)->session;
+    digest_hex(m->ids[first].b, BLOCK_ID_BYTES, hex);
+    log_warn(s->log, "blocks were offered with other bytes than the resident ones",
+             "session=%llu client=%s peer=%s blocks=%u first=%s trace=%s", (unsigned long long)ss->number,
+             ss->name, rpc_conn_peer(call->conn), n, hex, s->trace);
+}
+
 int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     struct session *ss = session_of(call->conn)->session;
     struct msg_put_begin_req m;
     struct store_put_args a = {0};
     int rv = SVC_DECODE(call, put_begin_req, &m, eb);
-    if (rv == 0)
-        rv = check_begin(s, &m, eb);
+    if (rv < 0)
+        return rv;
+    svc_note_trace(s, m.traceparent);
+    rv = check_begin(s, &m, eb);
     if (rv == 0)
         rv = svc_check_ns(s, call, m.ns, &a.ns, eb);
     if (rv < 0)
@@ -184,6 +203,7 @@ int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
         list_init(&r->commits);
         list_push_back(&ss->puts, &r->link);
     }
+    log_conflicts(s, call, &m, status);
     struct msg_put_begin_res res = {.put_id = p ? block_store_put_id(p) : 0,
                                     .status = {status, m.n_ids},
                                     .ttl_ms = s->cfg->put_ttl_ms};

@@ -157,10 +157,13 @@ static void on_frame(struct rpc_conn *c, void *arg, const struct wire_hdr *h, co
         call.sink = sc->has_sink ? sink : NULL;
         rv = sc->row->handle(s->cfg.arg, &call, &sc->eb);
     }
+    const char *text = rv < 0 && !sc->eb.text[0] ? err_text(rv) : sc->eb.text;
+    if (s->cfg.on_request)
+        s->cfg.on_request(s->cfg.arg, c, h, rv, text);
     if (rv < 0) {
         s->stats.errors++;
         if (!(h->flags & WIRE_F_ONEWAY))
-            rv = rpc_conn_reply_error(c, h, rv, sc->eb.text[0] ? sc->eb.text : err_text(rv));
+            rv = rpc_conn_reply_error(c, h, rv, text);
         /* A full queue although we stop reading when it is nearly full: the peer takes nothing. */
         if (rv == ERR_BUSY && !(h->flags & WIRE_F_ONEWAY))
             drop(sc);

@@ -55,6 +55,10 @@ struct rpc_server_cfg {
     /* The connection is gone; the owner drops what it keeps for it (rpc_conn_user). May be NULL. */
     void (*on_gone)(void *arg, struct rpc_conn *c);
     void (*on_drain)(void *arg, struct rpc_conn *c); /* may be NULL */
+    /* Each request, once: its handler has returned, or it was refused before (rv < 0, with the text that
+     * is answered). May be NULL. */
+    void (*on_request)(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv,
+                       const char *text);
     struct rpc_conn_cfg conn;      /* limits; connecting is ignored */
     struct rpc_sock_opt sock;
     uint32_t max_conns;            /* 0: 1024; more are accepted and closed at once */

@@ -369,7 +369,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
  * block behind the first gap is a miss. Only lookups with TOUCH count; blocks below `have` do not.
  */
 #define STORE_COUNTERS(X)                                                                          \
-    X(lookup, "chains looked up")                                                                  \
+    X(lookup, "chains looked up, with the flag touch")                                                                  \
     X(lookup_block, "blocks looked up")                                                            \
     X(hit_ram_block, "blocks found in RAM")                                                        \
     X(hit_disk_block, "blocks found on disk only")                                                 \

@@ -1,5 +1,9 @@
 #include "tests/integration/node_fixture.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "common/check.h"
 #include "common/checksum.h"
 #include "common/digest.h"
@@ -8,7 +12,7 @@
 
 const uint32_t node_range_sizes[NODE_RANGES] = {16384, 8192, 24576, 16384};
 
-static void set_str(struct node_fixture *f, const char *name, const char *value) {
+void node_fixture_set(struct node_fixture *f, const char *name, const char *value) {
     const struct cfg_opt *o = cfg_find(cachesvc_config_table(), name);
     char **at = (char **)(void *)((char *)&f->cfg + o->off);
     free(*at);
@@ -30,14 +34,14 @@ void node_fixture_init(struct node_fixture *f) {
         CHECK(rv == 0);
     }
     tmpdir_join(&f->dir, "node.sock", f->unix_path, sizeof(f->unix_path));
-    set_str(f, "unix_listen", f->unix_path);
+    node_fixture_set(f, "unix_listen", f->unix_path);
     f->cfg.ram_bytes = 16u << 20;
     f->cfg.min_slot_bytes = 4096;
     f->cfg.hello_delay_ms = 10;
 }
 
 void node_fixture_disk(struct node_fixture *f) {
-    set_str(f, "disk_dir", f->dir.path);
+    node_fixture_set(f, "disk_dir", f->dir.path);
     f->cfg.disk_bytes = 256u << 20;
     f->cfg.ram_bytes = 64u << 20; /* the reserve for disk reads is a whole extent */
 }
@@ -48,11 +52,11 @@ void node_fixture_tokens(struct node_fixture *f) {
 
 void node_fixture_token_file(struct node_fixture *f, const char *text) {
     tmpdir_write(&f->dir, "tokens", text, strlen(text));
-    set_str(f, "token_file", tmpdir_join(&f->dir, "tokens", f->token_path, sizeof(f->token_path)));
+    node_fixture_set(f, "token_file", tmpdir_join(&f->dir, "tokens", f->token_path, sizeof(f->token_path)));
 }
 
 void node_fixture_start(struct node_fixture *f) {
-    struct cachesvc_env env = {.loop = &f->tl.loop, .clk = f->clk};
+    struct cachesvc_env env = {.loop = &f->tl.loop, .clk = f->clk, .log = f->log};
     struct errbuf eb = {{0}};
     int rv = cachesvc_open(&f->node, &env, &f->cfg, &eb);
     if (rv < 0)
@@ -351,4 +355,26 @@ struct msg_stats_res node_stats(struct node_fixture *f) {
     c.res.counters = NULL; /* lived in the callback only */
     c.res.node_name = c.res.version = NULL;
     return c.res;
+}
+
+void node_http_get(struct node_fixture *f, const char *path, char *ret, size_t cap) {
+    char req[128];
+    size_t n = 0;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_port = htons(cachesvc_http_port(f->node)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    CHECK(connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0);
+    int len =
+        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    CHECK(send(fd, req, (size_t)len, MSG_NOSIGNAL) == len);
+    for (;;) {
+        ssize_t k = recv(fd, ret + n, cap - 1 - n, MSG_DONTWAIT);
+        if (k == 0)
+            break;
+        n += k > 0 ? (size_t)k : 0;
+        test_loop_turn(&f->tl);
+    }
+    ret[n] = '\0';
+    close(fd);
 }

@@ -21,6 +21,7 @@ struct node_fixture {
     struct tmpdir dir;
     struct cachesvc_config cfg; /* change between init and start */
     const struct clock *clk; /* of the node; NULL: the real one */
+    struct log *log;         /* of the node; NULL: silent */
     struct cachesvc *node;
     char unix_path[300], token_path[300], disk_path[300];
     bool over_unix;
@@ -30,6 +31,7 @@ struct node_fixture {
 };
 
 void node_fixture_init(struct node_fixture *f); /* default options: small RAM tier, no disk, ephemeral ports */
+void node_fixture_set(struct node_fixture *f, const char *name, const char *value); /* a text option */
 void node_fixture_disk(struct node_fixture *f);  /* a disk tier in the fixture's directory */
 void node_fixture_tokens(struct node_fixture *f); /* token file with a worker's and an admin's */
 void node_fixture_token_file(struct node_fixture *f, const char *text);
@@ -55,4 +57,6 @@ int node_put(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, i
 int node_fetch(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int *status);
 /* Resident prefix of chain tag, of n blocks; keeps no lease. */
 uint32_t node_lookup(struct node_fixture *f, uint32_t tag, uint32_t n, uint32_t flags);
+/* GET on the node's HTTP port: status line, headers, body. */
+void node_http_get(struct node_fixture *f, const char *path, char *ret, size_t cap);
 struct msg_stats_res node_stats(struct node_fixture *f); /* the plain numbers of it */

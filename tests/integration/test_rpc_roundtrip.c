@@ -1,10 +1,7 @@
 /* A whole node in this process, talked to by the real client over TCP and Unix sockets. */
-#include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "tests/integration/node_fixture.h"
@@ -487,42 +484,20 @@ static void test_vanished_client_leaves_nothing(void **state) {
     all(st, 4, 0);
 }
 
-static void http_get(struct node_fixture *f, const char *path, char *ret, size_t cap) {
-    char req[128];
-    size_t n = 0;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in sa = {.sin_family = AF_INET,
-                             .sin_port = htons(cachesvc_http_port(f->node)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
-    int len =
-        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
-    assert_int_equal(send(fd, req, (size_t)len, MSG_NOSIGNAL), len);
-    for (;;) {
-        ssize_t k = recv(fd, ret + n, cap - 1 - n, MSG_DONTWAIT);
-        if (k == 0)
-            break;
-        n += k > 0 ? (size_t)k : 0;
-        test_loop_turn(&f->tl);
-    }
-    ret[n] = '\0';
-    close(fd);
-}
-
 static void test_http(void **state) {
     struct node_fixture *f = *state;
     static char text[1u << 18];
     int st[3];
     assert_int_equal(node_put(f, 40, 0, 3, -1, st), 0);
-    http_get(f, "/healthz", text, sizeof(text));
+    node_http_get(f, "/healthz", text, sizeof(text));
     assert_non_null(strstr(text, "200 OK"));
     assert_non_null(strstr(text, "loop_beat_age_ms"));
-    http_get(f, "/readyz", text, sizeof(text));
+    node_http_get(f, "/readyz", text, sizeof(text));
     assert_non_null(strstr(text, "200 OK"));
-    http_get(f, "/metrics", text, sizeof(text));
+    node_http_get(f, "/metrics", text, sizeof(text));
     assert_non_null(strstr(text, "committed_total 3\n"));
     cachesvc_drain(f->node);
-    http_get(f, "/readyz", text, sizeof(text));
+    node_http_get(f, "/readyz", text, sizeof(text));
     assert_non_null(strstr(text, "503"));
 }
 
