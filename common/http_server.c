@@ -271,7 +271,7 @@ static void on_data(struct http_conn *conn, const char *p, size_t n) {
 
 static void on_next(struct http_conn *conn) {
     struct http_link *c = link_of(conn);
-    if (!c->pending.len && (c->s->draining || conn->peer_done)) {
+    if (c->s->closing || (!c->pending.len && (c->s->draining || conn->peer_done))) {
         http_conn_drop(conn);
         return;
     }

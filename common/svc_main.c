@@ -196,8 +196,9 @@ const char *svc_phase(const struct svc *s) {
 }
 
 void svc_fail(struct svc *s, int rv, const char *what) {
-    log_error(s->log, "fatal", "what=%s err=%s", what, err_text(rv));
-    s->priv->exit_code = SVC_EXIT_FAILED;
+    bool ready = s->priv->ready;
+    log_error(s->log, ready ? "fatal" : "start failed", "what=%s err=%s", what, err_text(rv));
+    s->priv->exit_code = ready ? SVC_EXIT_FAILED : SVC_EXIT_START;
     begin_end(s->priv, "fatal error", 0);
 }
 

@@ -69,7 +69,7 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv);
 /* Prints "ready prog=... pid=... <kv>" on stdout, once, when the daemon serves. */
 void svc_ready(struct svc *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void svc_drained(struct svc *s); /* nothing left in flight */
-/* Ends the daemon as SIGTERM would but with exit code 1 (rv != 0), e.g. after a fatal error. */
+/* Ends the daemon as SIGTERM would but with exit code 1, before svc_ready() 3, after a fatal error. */
 void svc_fail(struct svc *s, int rv, const char *what);
 /* From the first signal on: the time for a 503 of /readyz. */
 bool svc_is_draining(const struct svc *s);

@@ -1,8 +1,11 @@
 /* worker.c - WORKER: composition.
  *
- *   start  model -> pool -> cache client -> engine -> metrics -> HTTP (last: who can connect is served)
- *   drain  not ready any more, no new connections; running requests end, then the put queue
- *   stop   HTTP and engine (they end each other's requests) -> client, metrics, pool -> free */
+ *   start  metrics, HTTP (all but the probes answer "loading") -> model, in a thread of its own ->
+ *          pools -> cache client -> engine -> API -> first forward pass -> ready
+ *   lame   SIGTERM: not ready any more, all is served (svc_main.c)
+ *   drain  no new connections; running requests end, then the put queue
+ *   stop   no new connections -> engine (what runs gets its error) -> HTTP (what was answered leaves) ->
+ *          client, metrics, pools -> free. While it loads: the load is canceled first */
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -22,8 +25,7 @@
 
 /* After the last request a drain waits this long for puts. */
 #define DRAIN_PUTS_MS 3000u
-/* One forward pass of the largest model on the slowest machine takes less. */
-#define ENGINE_SILENT_NS (300 * NS_PER_S)
+#define LOADING_RETRY_S "5"
 
 struct worker {
     struct svc *svc;
@@ -33,6 +35,11 @@ struct worker {
     char name[128];
     struct rpc_addr listen;
     struct worker_model m;
+    struct worker_loading loading;
+    struct loop_work *loader; /* its one job is load; NULL: over */
+    struct loop_job load;
+    struct errbuf load_eb;
+    bool is_loaded; /* m is there */
     struct loop_work *work, *work_long; /* text: short ones and puts; long ones */
     struct kv_client *client; /* NULL: no cache */
     struct kv_remote remote;
@@ -43,7 +50,8 @@ struct worker {
     struct http_route routes[HTTP_METRICS_ROUTES + HTTP_OPENAI_ROUTES + 1]; /* and /health */
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
-    bool is_serving;
+    bool is_serving; /* loaded and warm */
+    bool is_closing;
     bool is_model_changed; /* and said so */
     bool is_closed; /* no handle of ours is open any more */
 };
@@ -52,6 +60,8 @@ struct worker {
 
 /* Nothing is read from the file after the load, so a change of it is news for an operator, no more. */
 static void watch_model_file(struct worker *w) {
+    if (!w->is_loaded)
+        return;
     bool changed = model_file_changed(w->m.model);
     METRIC_SET(&w->met, model_changed, changed);
     if (changed && !w->is_model_changed)
@@ -62,24 +72,36 @@ static void watch_model_file(struct worker *w) {
 
 static bool is_live(void *arg, struct strbuf *json) {
     struct worker *w = arg;
-    uint64_t age = clock_mono_ns(w->svc->clk) - engine_heartbeat_ns(w->engine);
     watch_model_file(w);
-    strbuf_addf(json, "\"engine_age_ms\":%llu", (unsigned long long)(age / NS_PER_MS));
-    return age < ENGINE_SILENT_NS;
+    strbuf_addf(json, "\"phase\":\"%s\"", svc_phase(w->svc));
+    if (!w->engine)
+        return true; /* loading, or on its way out */
+    uint64_t age = clock_mono_ns(w->svc->clk) - engine_heartbeat_ns(w->engine);
+    strbuf_addf(json, ",\"engine_age_ms\":%llu", (unsigned long long)(age / NS_PER_MS));
+    return !engine_is_hung(w->engine, w->cfg->engine_hang_ms);
+}
+
+/* Where a start is: bytes of the model read, then the first forward pass. */
+static void add_progress(struct worker *w, struct strbuf *json) {
+    uint64_t done = atomic_load(&w->loading.done), total = atomic_load(&w->loading.total);
+    if (!w->is_serving)
+        strbuf_addf(json, ",\"loading\":{\"bytes\":%llu,\"of\":%llu,\"step\":\"%s\"}",
+                    (unsigned long long)done, (unsigned long long)total,
+                    w->is_loaded ? "first forward pass" : "model");
 }
 
 static bool is_ready(void *arg, struct strbuf *json) {
     struct worker *w = arg;
     bool draining = svc_is_draining(w->svc);
     watch_model_file(w);
-    strbuf_addf(json, "\"model_changed\":%s,\"draining\":%s", w->is_model_changed ? "true" : "false",
-                draining ? "true" : "false");
+    strbuf_addf(json, "\"phase\":\"%s\",\"model_changed\":%s,\"draining\":%s", svc_phase(w->svc),
+                w->is_model_changed ? "true" : "false", draining ? "true" : "false");
+    add_progress(w, json);
     return w->is_serving && !draining;
 }
 
 /* --- start --- */
 
-/* The token, less white space at its end. */
 static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
     struct worker *w = arg;
     (void)node;
@@ -154,6 +176,14 @@ static int step(void *ctx, const struct fwd_seq *seqs, uint32_t n_seqs) {
     return fwd_step(ctx, seqs, n_seqs);
 }
 
+/* Not before: the first request would wait for what the warm-up does. */
+static void on_warm(void *arg) {
+    struct worker *w = arg;
+    w->is_serving = true;
+    svc_ready(w->svc, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
+              w->name);
+}
+
 static int open_engine(struct worker *w, struct errbuf *eb) {
     const struct worker_config *c = w->cfg;
     struct engine_cfg ec = {
@@ -180,6 +210,8 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
         .fetch = (enum fetch_mode)c->fetch,
         .remote = w->client ? &w->remote : NULL,
         .put_queue_blocks = c->put_queue_blocks,
+        .on_warm = on_warm,
+        .on_warm_arg = w,
         .met = &w->met,
     };
     memcpy(ec.namespace_digest, w->m.ns.digest, DIGEST_BYTES);
@@ -187,12 +219,6 @@ static int open_engine(struct worker *w, struct errbuf *eb) {
 }
 
 static int open_metrics(struct worker *w, struct errbuf *eb) {
-    struct strbuf esc;
-    strbuf_init(&esc);
-    metric_label_escape(&esc, str_cut(str_of(w->m.name), 0, 200));
-    struct str view = strbuf_view(&esc);
-    snprintf(w->vllm_labels, sizeof(w->vllm_labels), "model_name=\"%.*s\"", (int)view.n, view.p);
-    strbuf_fini(&esc);
     w->sources[0] = (struct http_metrics_source){.table = worker_metrics_table(), .m = &w->met};
     w->sources[1] = (struct http_metrics_source){
         .table = worker_vllm_table(), .m = &w->met, .common = w->vllm_labels};
@@ -205,6 +231,16 @@ static int open_metrics(struct worker *w, struct errbuf *eb) {
     };
     int rv = http_metrics_open(&w->http_metrics, w->svc->loop, &mc);
     return rv < 0 ? err_set(eb, rv, "metrics: %s", err_text(rv)) : 0;
+}
+
+/* The model's name is known when it is loaded. */
+static void name_metrics(struct worker *w) {
+    struct strbuf esc;
+    strbuf_init(&esc);
+    metric_label_escape(&esc, str_cut(str_of(w->m.name), 0, 200));
+    struct str view = strbuf_view(&esc);
+    snprintf(w->vllm_labels, sizeof(w->vllm_labels), "model_name=\"%.*s\"", (int)view.n, view.p);
+    strbuf_fini(&esc);
 }
 
 static int open_api(struct worker *w, struct errbuf *eb) {
@@ -232,9 +268,21 @@ static int open_api(struct worker *w, struct errbuf *eb) {
     return http_openai_open(&w->api, &ac, eb);
 }
 
+/* Stands before every route of the API until there is one. */
+static bool refuse_loading(struct http_req *r, void *arg) {
+    (void)arg;
+    (void)http_reply_header(r, "Retry-After", LOADING_RETRY_S);
+    http_reply_error(r, 503, "server_error", NULL, "loading", "the model is being loaded");
+    return false;
+}
+
 static int open_http(struct worker *w, struct errbuf *eb) {
     http_metrics_routes(w->http_metrics, w->routes);
-    http_openai_routes(w->api, w->routes + HTTP_METRICS_ROUTES);
+    http_openai_routes(NULL, w->routes + HTTP_METRICS_ROUTES);
+    for (size_t i = 0; i < HTTP_OPENAI_ROUTES; i++) {
+        w->routes[HTTP_METRICS_ROUTES + i].on_head = refuse_loading;
+        w->routes[HTTP_METRICS_ROUTES + i].arg = w;
+    }
     /* The peers' name of /healthz. */
     for (size_t i = 0; i < HTTP_METRICS_ROUTES; i++)
         if (strcmp(w->routes[i].path, "/healthz") == 0) {
@@ -287,9 +335,59 @@ static int start_failed(struct worker *w, int rv) {
     begin_close(w);
     while (!w->is_closed) /* the loop has other handles: the daemon's */
         uv_run(loop, UV_RUN_ONCE);
-    worker_model_free(&w->m);
     free(w);
     return rv;
+}
+
+static int open_pools(struct worker *w, struct errbuf *eb) {
+    struct loop_work_cfg wc = {.n_threads = 1, .max_queued = w->cfg->max_queue + 1024, .name = "text"};
+    int rv = loop_work_open(&w->work, w->svc->loop, &wc);
+    wc.name = "long text";
+    if (rv == 0)
+        rv = loop_work_open(&w->work_long, w->svc->loop, &wc);
+    return rv < 0 ? err_set(eb, rv, "pool: %s", err_text(rv)) : 0;
+}
+
+static int run_load(struct loop_job *j) {
+    struct worker *w = CONTAINER_OF(j, struct worker, load);
+    return worker_model_load(&w->m, w->cfg, w->svc->log, &w->loading, &w->load_eb);
+}
+
+static int open_rest(struct worker *w, struct errbuf *eb) {
+    name_metrics(w);
+    METRIC_SET(&w->met, numerics_mismatch, !w->m.numerics_ok);
+    METRIC_SET(&w->met, cache_nodes, w->m.numerics_ok ? w->cfg->cache.n : 0);
+    int rv = open_pools(w, eb);
+    if (rv == 0)
+        rv = open_client(w, eb);
+    if (rv == 0)
+        rv = open_engine(w, eb);
+    if (rv == 0)
+        rv = open_api(w, eb);
+    if (rv == 0)
+        http_openai_routes(w->api, w->routes + HTTP_METRICS_ROUTES);
+    return rv;
+}
+
+static void on_loaded(struct loop_job *j, int rv) {
+    struct worker *w = CONTAINER_OF(j, struct worker, load);
+    struct errbuf eb = w->load_eb;
+    w->is_loaded = rv == 0;
+    if (w->is_closing)
+        return;
+    if (rv == 0)
+        rv = open_rest(w, &eb);
+    if (rv < 0)
+        svc_fail(w->svc, rv, eb.text);
+}
+
+static int start_load(struct worker *w, struct errbuf *eb) {
+    const struct loop_work_cfg wc = {.n_threads = 1, .max_queued = 1, .name = "load"};
+    w->load = (struct loop_job){.run = run_load, .done = on_loaded};
+    int rv = loop_work_open(&w->loader, w->svc->loop, &wc);
+    if (rv == 0)
+        rv = loop_work_submit(w->loader, &w->load);
+    return rv < 0 ? err_set(eb, rv, "loader: %s", err_text(rv)) : 0;
 }
 
 static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
@@ -299,38 +397,18 @@ static int worker_start(struct svc *s, void *cfg, struct errbuf *eb) {
     w->svc = s;
     w->cfg = cfg;
     metric_init(worker_metrics_table(), &w->met);
+    snprintf(w->vllm_labels, sizeof(w->vllm_labels), "model_name=\"\"");
     snprintf(w->name, sizeof(w->name), "%s", w->cfg->name[0] ? w->cfg->name : w->cfg->listen);
     int rv = check_listen(w, eb);
     if (rv == 0)
-        rv = worker_model_load(&w->m, w->cfg, s->log, eb);
-    if (rv == 0) {
-        struct loop_work_cfg wc = {
-            .n_threads = 1, .max_queued = w->cfg->max_queue + 1024, .name = "text"};
-        rv = loop_work_open(&w->work, s->loop, &wc);
-        wc.name = "long text";
-        if (rv == 0)
-            rv = loop_work_open(&w->work_long, s->loop, &wc);
-        if (rv < 0)
-            (void)err_set(eb, rv, "pool: %s", err_text(rv));
-    }
-    METRIC_SET(&w->met, numerics_mismatch, !w->m.numerics_ok);
-    METRIC_SET(&w->met, cache_nodes, w->m.numerics_ok ? w->cfg->cache.n : 0);
-    if (rv == 0)
-        rv = open_client(w, eb);
-    if (rv == 0)
-        rv = open_engine(w, eb);
-    if (rv == 0)
         rv = open_metrics(w, eb);
     if (rv == 0)
-        rv = open_api(w, eb);
-    if (rv == 0)
         rv = open_http(w, eb);
+    if (rv == 0)
+        rv = start_load(w, eb);
     if (rv < 0)
         return start_failed(w, rv);
     s->data = w;
-    w->is_serving = true;
-    svc_ready(s, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
-              w->name);
     return 0;
 }
 
@@ -368,6 +446,7 @@ static void on_rest_closed(void *data) {
 }
 
 static void close_rest(struct worker *w) {
+    struct loop_work *pools[] = {TAKE_PTR(w->work), TAKE_PTR(w->work_long), TAKE_PTR(w->loader)};
     w->n_closing = 1;
     if (w->api) {
         w->n_closing++;
@@ -381,35 +460,37 @@ static void close_rest(struct worker *w) {
         w->n_closing++;
         http_metrics_close(TAKE_PTR(w->http_metrics), on_rest_closed, w);
     }
-    if (w->work) {
-        w->n_closing++;
-        loop_work_close(TAKE_PTR(w->work), on_rest_closed, w);
-    }
-    if (w->work_long) {
-        w->n_closing++;
-        loop_work_close(TAKE_PTR(w->work_long), on_rest_closed, w);
-    }
+    for (size_t i = 0; i < ARRAY_LEN(pools); i++)
+        if (pools[i]) {
+            w->n_closing++;
+            loop_work_close(pools[i], on_rest_closed, w);
+        }
     on_rest_closed(w);
 }
 
-static void on_part_closed(void *data) {
+static void on_http_closed(void *data) {
+    close_rest(data);
+}
+
+/* Every request has its answer or its error now. */
+static void on_engine_closed(void *data) {
     struct worker *w = data;
-    if (--w->n_closing == 0)
+    if (w->http)
+        http_server_close(TAKE_PTR(w->http), on_http_closed, w);
+    else
         close_rest(w);
 }
 
 static void begin_close(struct worker *w) {
     w->is_serving = false;
-    w->n_closing = 1;
-    if (w->http) {
-        w->n_closing++;
-        http_server_close(TAKE_PTR(w->http), on_part_closed, w);
-    }
-    if (w->engine) {
-        w->n_closing++;
-        engine_close(TAKE_PTR(w->engine), on_part_closed, w);
-    }
-    on_part_closed(w);
+    w->is_closing = true;
+    atomic_store(&w->loading.cancel, true);
+    if (w->http)
+        http_server_drain(w->http);
+    if (w->engine)
+        engine_close(TAKE_PTR(w->engine), on_engine_closed, w);
+    else
+        on_engine_closed(w);
 }
 
 static void worker_stop(struct svc *s) {
@@ -418,7 +499,7 @@ static void worker_stop(struct svc *s) {
 
 static void worker_free(struct svc *s) {
     struct worker *w = s->data;
-    worker_model_free(&w->m);
+    worker_model_free(&w->m); /* nothing where the load failed */
     free(w);
 }
 

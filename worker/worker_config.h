@@ -8,6 +8,7 @@
 /*    field            type  default      min   max          live   help */
 #define WORKER_CONFIG(X)                                                                           \
     SVC_OPTIONS(X)                                                                                 \
+    SVC_LAME_DUCK_OPTION(X)                                                                        \
     X(model, STR, "", 0, 4096, false, "GGUF file to serve; required")                              \
     X(model_name, STR, "", 0, 200, false, "name in /v1/models; empty: the file's")                 \
     X(served_name, LIST, "", 0, 64, false,                                                         \
@@ -46,6 +47,8 @@
       "time that prompts may take of a step beside requests that generate, ms; 0: chunk-tokens alone bounds it") \
     X(max_seqs, U32, 16, 1, 256, false, "most sequences computed in one step")                     \
     X(max_queue, U32, 128, 1, 1u << 16, false, "requests that may wait; more get 429")             \
+    X(engine_hang_ms, U32, 60000, 1000, 3600000, true,                                             \
+      "/healthz fails when no step ended for this long (and for ten of usual length), ms")         \
     X(put_queue_blocks, U32, 256, 0, 1u << 20, false,                                              \
       "full pages that may wait to be put; 0: nothing is put")                                     \
     X(chat_template, ENUM, "auto", "auto|chatml|smollm2|llama-3", 0, false,                        \

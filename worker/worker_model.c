@@ -1,7 +1,10 @@
 /* worker_model.c - from a file name to something that computes. */
 #include "worker/worker_model.h"
 
-#include <sched.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+
+#include "common/machine.h"
 
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/matmul_blas.h"
@@ -11,20 +14,34 @@
 /* Rows with logits in one step, at least: echo's chunks are cut to it. */
 #define LOGIT_ROWS_MIN 32u
 
-static uint32_t n_cores(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof(set), &set) < 0)
-        return 1;
-    return (uint32_t)MAX(CPU_COUNT(&set), 1);
-}
-
-static int load_kernels(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+static int load_kernels(struct worker_model *m, const struct worker_config *cfg, struct log *log,
+                        struct errbuf *eb) {
+    struct machine mach;
+    machine_read(&mach, "");
     m->ops = kernels_pick(cfg->isa[0] ? cfg->isa : NULL, eb);
     if (!m->ops)
         return err_wrap(eb, ERR_UNSUPPORTED, "--isa");
-    uint32_t n = cfg->threads ? cfg->threads : n_cores();
+    if (cfg->threads > mach.cpus) /* they would wait for each other while others have the CPU */
+        log_warn(log, "more kernel threads than CPUs", "threads=%u cpus=%u", cfg->threads, mach.cpus);
+    uint32_t n = cfg->threads ? cfg->threads : mach.cpus;
     return kern_team_new(&m->team, MIN(n, (uint32_t)KERN_TEAM_MAX), eb);
+}
+
+/* Pages are touched as they are used: what does not fit would be killed for it under load. */
+static int check_memory(const struct worker_config *cfg, struct log *log, struct errbuf *eb) {
+    struct machine mach;
+    struct stat st;
+    machine_read(&mach, "");
+    if (!mach.memory_bytes)
+        return 0;
+    if (cfg->kv_bytes > mach.memory_bytes)
+        return err_set(eb, ERR_TOOBIG, "--kv-bytes %" PRIu64 " is more than the memory there is, %" PRIu64 "%s",
+                       cfg->kv_bytes, mach.memory_bytes, mach.has_memory_limit ? " (control group)" : "");
+    if (stat(cfg->model, &st) == 0 && (uint64_t)st.st_size + cfg->kv_bytes > mach.memory_bytes)
+        log_warn(log, "model and KV pages are more than the memory there is",
+                 "model_bytes=%" PRIu64 " kv_bytes=%" PRIu64 " memory_bytes=%" PRIu64, (uint64_t)st.st_size,
+                 cfg->kv_bytes, mach.memory_bytes);
+    return 0;
 }
 
 /* --model-name, else the file's name without folder and ending: what users know the model by. */
@@ -40,7 +57,15 @@ static void set_name(struct worker_model *m, const struct worker_config *cfg) {
         snprintf(m->name, sizeof(m->name), "%.*s", (int)n, base);
 }
 
-static int load_weights(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+static bool on_progress(void *arg, uint64_t done, uint64_t total) {
+    struct worker_loading *ld = arg;
+    atomic_store(&ld->total, total);
+    atomic_store(&ld->done, done);
+    return !atomic_load(&ld->cancel);
+}
+
+static int load_weights(struct worker_model *m, const struct worker_config *cfg, struct worker_loading *ld,
+                        struct errbuf *eb) {
     if (!cfg->model[0])
         return err_set(eb, ERR_INVALID, "--model FILE is required");
     if (cfg->block_tokens & (cfg->block_tokens - 1))
@@ -54,6 +79,8 @@ static int load_weights(struct worker_model *m, const struct worker_config *cfg,
     const struct model_load_cfg mc = {
         .path = cfg->model,
         .keep_raw = cfg->numerics == 1,
+        .progress = ld ? on_progress : NULL,
+        .progress_arg = ld,
         .digest_cache_dir = !cfg->digest_cache[0]                   ? NULL
                             : strcmp(cfg->digest_cache, "none") == 0 ? ""
                                                                      : cfg->digest_cache,
@@ -157,11 +184,13 @@ static int make_namespace(struct worker_model *m, const struct worker_config *cf
 }
 
 int worker_model_load(struct worker_model *m, const struct worker_config *cfg, struct log *log,
-                      struct errbuf *eb) {
+                      struct worker_loading *ld, struct errbuf *eb) {
     *m = (struct worker_model){0};
-    int rv = load_kernels(m, cfg, eb);
+    int rv = check_memory(cfg, log, eb);
     if (rv == 0)
-        rv = load_weights(m, cfg, eb);
+        rv = load_kernels(m, cfg, log, eb);
+    if (rv == 0)
+        rv = load_weights(m, cfg, ld, eb);
     if (rv == 0)
         rv = load_text(m, cfg, eb);
     if (rv == 0)

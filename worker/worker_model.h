@@ -1,8 +1,10 @@
 /* worker_model.h - everything that is loaded once and then only read: kernels, weights, tokenizer,
  * template, namespace; and the forward pass over them.
  *
- * Thread: loaded on the loop thread before it serves; then read-only, but fwd is the engine thread's. */
+ * Thread: loaded by one thread before it is used; then read-only, but fwd is the engine thread's. */
 #pragma once
+
+#include <stdatomic.h>
 
 #include "common/checksum.h"
 #include "common/log.h"
@@ -32,7 +34,14 @@ struct worker_model {
     struct namespace_desc ns;
 };
 
-/* eb says what is wrong with which file or option. On error nothing is left. */
+/* A load as others see it; any thread. */
+struct worker_loading {
+    _Atomic uint64_t done, total; /* bytes of the file; total 0: not opened yet */
+    atomic_bool cancel;           /* ends the load with ERR_CANCELED at the next tensor */
+};
+
+/* Any one thread; it takes as long as the file is. eb says what is wrong with which file or option. On
+ * error nothing is left. ld may be NULL. */
 int worker_model_load(struct worker_model *m, const struct worker_config *cfg, struct log *log,
-                      struct errbuf *eb);
+                      struct worker_loading *ld, struct errbuf *eb);
 void worker_model_free(struct worker_model *m); /* also half loaded */

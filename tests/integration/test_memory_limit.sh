@@ -1,8 +1,9 @@
 #!/bin/sh
-# test_memory_limit.sh CACHESVC - what a control group allows is what the machine has. Skipped where no group
+# test_memory_limit.sh CACHESVC WORKER - what a control group allows is what the machine has. Skipped where no group
 # can be made (no root, or no memory controller in reach).
 set -eu
 cachesvc=$1
+worker=$2
 
 try() { # ARGS...: exit code in $rc, what was said in $text
     rc=0
@@ -41,3 +42,8 @@ try sh -c 'echo $$ >"$1/cgroup.procs" && exec "$2" --ram-bytes 512m --listen 127
     sh "$group" "$cachesvc"
 [ "$rc" = 3 ] || fail "over the limit"
 echo "$text" | grep -q '512m\|536870912' && echo "$text" | grep -q 268435456 || fail "both numbers"
+
+# F13: the worker the same, before it reads a model.
+try sh -c 'echo $$ >"$1/cgroup.procs" && exec "$2" --model x --kv-bytes 512m --listen 127.0.0.1:0' sh "$group" "$worker"
+[ "$rc" = 3 ] || fail "worker over the limit"
+echo "$text" | grep -q 'kv-bytes 536870912' && echo "$text" | grep -q 268435456 || fail "both numbers of the worker"

@@ -86,7 +86,7 @@ static void fixture_open(struct fixture *f, uint32_t type) {
     f->cfg.kv_bytes = 32 << 20;
     f->cfg.threads = 1;
     f->cfg.digest_cache = "none";
-    if (worker_model_load(&f->m, &f->cfg, NULL, &eb) < 0)
+    if (worker_model_load(&f->m, &f->cfg, NULL, NULL, &eb) < 0)
         fail_msg("%s", eb.text);
     assert_true(f->m.numerics_ok);
     for (uint32_t i = 0; i < N_PROMPT; i++)
@@ -326,7 +326,7 @@ static void test_layers_that_are_no_multiple_of_64_bytes_are_refused(void **stat
     mine.model = tiny.path;
     mine.block_tokens = 4; /* K and V: 2 * 1 head * 2 * 4 tokens * 2 bytes */
     mine.digest_cache = "none";
-    assert_int_equal(worker_model_load(&m, &mine, NULL, &eb), ERR_UNSUPPORTED);
+    assert_int_equal(worker_model_load(&m, &mine, NULL, NULL, &eb), ERR_UNSUPPORTED);
     assert_non_null(strstr(eb.text, "--block-tokens 4: a layer of a KV block has 32 bytes"));
     remove(tiny.path);
     cfg_free(worker_config_table(), &cfg);

@@ -1,7 +1,7 @@
 /* test_worker_program.c - the binary: bad options end it with a message, an absent cache node does not;
  * it serves, and SIGTERM lets a running request finish.
  *
- * argv[1]: incipit-worker. */
+ * argv[1]: incipit-worker, argv[2]: slow_pread.so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,9 +19,10 @@
 #include <unistd.h>
 
 #include "common/compiler.h"
+#include "common/str.h"
 #include "tests/support/tiny_model.h"
 
-static const char *program;
+static const char *program, *slow_pread;
 static struct tiny_model tiny;
 
 struct proc {
@@ -46,7 +47,7 @@ static void proc_start(struct proc *p, const char *const *args) {
         dup2(fds[1], 2);
         close(fds[0]);
         close(fds[1]);
-        alarm(60); /* a hang is a failure of the test, not of the machine */
+        alarm(240); /* a hang is a failure of the test, not of the machine */
         execv(program, argv);
         _exit(127);
     }
@@ -57,6 +58,10 @@ static void proc_start(struct proc *p, const char *const *args) {
 /* Reads until what was seen contains text; false at the end of the output. */
 static bool proc_read_until(struct proc *p, const char *text) {
     while (!text || !strstr(p->text, text)) {
+        if (p->len > sizeof(p->text) / 2 && !strstr(p->text, "ready prog=")) { /* lines enough */
+            memmove(p->text, p->text + p->len / 2, p->len - p->len / 2 + 1);
+            p->len -= p->len / 2;
+        }
         ssize_t n = read(p->out, p->text + p->len, sizeof(p->text) - 1 - p->len);
         if (n <= 0)
             return false;
@@ -83,7 +88,8 @@ static void expect_refused(const char *const *args, int code, const char *words)
 }
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define MODEL "--model", tiny.path, "--digest-cache", "none", "--threads", "1", "--kv-bytes", "16m"
+#define QUICK "--digest-cache", "none", "--threads", "1", "--kv-bytes", "16m"
+#define MODEL "--model", tiny.path, "--lame-duck-ms", "0", QUICK
 
 static void test_bad_starts_end_with_a_message(void **state) {
     (void)state;
@@ -96,6 +102,8 @@ static void test_bad_starts_end_with_a_message(void **state) {
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--cache", "nowhere"), 3, "nowhere");
     expect_refused(ARGS(MODEL, "--kv-bytes", "64k", "--block-tokens", "1024"), 3, "--kv-bytes");
     expect_refused(ARGS(MODEL, "--chunk-tokens", "4"), 3, "--chunk-tokens");
+    /* F13: it was "ready", and killed for memory later without a word */
+    expect_refused(ARGS(MODEL, "--kv-bytes", "16t"), 3, "more than the memory there is");
 }
 
 /* An address that nobody else can take while the test holds the socket. */
@@ -216,6 +224,125 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     close(held);
 }
 
+static int read_status(uint16_t port, const char *method, const char *path, const char *body, char *text,
+                       size_t cap) {
+    int fd = http_connect(port);
+    http_send(fd, method, path, body);
+    http_read(fd, text, cap);
+    return (int)strtol(text + 9, NULL, 10);
+}
+
+/* E5: SIGTERM closed the listener at once, so no balancer ever saw the 503 that the manual promises. Now
+ * /readyz says it while all is served; a second signal ends that. F14: it cut streams without a word and left
+ * requests without a status: the error comes first. */
+static void test_signals_are_seen_before_they_close(void **state) {
+    (void)state;
+    struct proc p;
+    static char text[1 << 16];
+    char addr[] = "127.0.0.1:0", c;
+    proc_start(&p, ARGS("--model", tiny.path, "--lame-duck-ms", "600000", QUICK, "--listen", addr));
+    wait_ready(&p);
+    uint16_t port = proc_port(&p);
+    kill(p.pid, SIGTERM);
+    assert_true(proc_read_until(&p, "draining"));
+    assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 503);
+    assert_non_null(strstr(text, "\"draining\":true"));
+    assert_int_equal(read_status(port, "GET", "/healthz", "", text, sizeof(text)), 200);
+    assert_int_equal(read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":2}", text,
+                                 sizeof(text)), 200);
+    /* Far more than can be done before the signal: 32 texts up to the context. */
+    struct strbuf body = {0};
+    strbuf_addz(&body, "{\"ignore_eos\":true,\"max_tokens\":-1,\"prompt\":[\"text 0\"");
+    for (int i = 1; i < 32; i++)
+        strbuf_addf(&body, ",\"text %d\"", i);
+    strbuf_addz(&body, "]}");
+    char *whole_body = strdup(body.p);
+    body.len--;
+    strbuf_addz(&body, ",\"stream\":true}");
+    int stream = http_connect(port), whole = http_connect(port);
+    http_send(stream, "POST", "/v1/completions", body.p);
+    strbuf_fini(&body);
+    assert_int_equal(recv(stream, &c, 1, MSG_PEEK), 1); /* it has begun */
+    http_send(whole, "POST", "/v1/completions", whole_body);
+    free(whole_body);
+    for (long waiting = 0; waiting < 32;) { /* and this one is behind it */
+        assert_int_equal(read_status(port, "GET", "/metrics", "", text, sizeof(text)), 200);
+        waiting = strtol(strstr(text, "\nincipit_worker_requests_waiting ") + 33, NULL, 10);
+    }
+    kill(p.pid, SIGTERM);
+    http_read(stream, text, sizeof(text));
+    const char *event = strstr(text, "data: {\"error\"");
+    if (!event || !strstr(event, "shutting down"))
+        fail_msg("%s", text + (strlen(text) > 600 ? strlen(text) - 600 : 0));
+    assert_non_null(strstr(event, "\r\n0\r\n\r\n")); /* the stream ends as one */
+    http_read(whole, text, sizeof(text));
+    if (!strstr(text, " 503 ") || !strstr(text, "shutting_down"))
+        fail_msg("%.600s", text);
+    assert_int_equal(proc_wait(&p), 0);
+}
+
+static uint16_t free_port(void) {
+    uint16_t port;
+    close(held_port(&port, false));
+    return port;
+}
+
+static void wait_listening(uint16_t port) {
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0, rv = -1; rv < 0; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        rv = connect(fd, (struct sockaddr *)&a, sizeof(a));
+        close(fd);
+        assert_true(i < 20000);
+        usleep(1000);
+    }
+}
+
+/* E4: connection refused while the model loads. The port opens first: alive, not ready, with progress; and a
+ * signal ends the load. The load is held up by a preloaded pread(). */
+static void test_port_opens_before_the_model_is_there(void **state) {
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* its runtime must be the first library */
+#endif
+    struct proc p;
+    static char text[1 << 16];
+    char addr[64], gate[] = "/tmp/incipit-gate-XXXXXX";
+    close(mkstemp(gate));
+    setenv("LD_PRELOAD", slow_pread, 1);
+    setenv("INCIPIT_TEST_GATE", gate, 1);
+    for (int round = 0; round < 2; round++) {
+        uint16_t port = free_port();
+        snprintf(addr, sizeof(addr), "127.0.0.1:%u", port);
+        proc_start(&p, ARGS(MODEL, "--listen", addr));
+        wait_listening(port);
+        assert_int_equal(read_status(port, "GET", "/healthz", "", text, sizeof(text)), 200);
+        assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 503);
+        assert_non_null(strstr(text, "\"phase\":\"starting\""));
+        assert_non_null(strstr(text, "\"loading\":{\"bytes\":"));
+        assert_int_equal(read_status(port, "GET", "/metrics", "", text, sizeof(text)), 200);
+        assert_int_equal(read_status(port, "GET", "/v1/models", "", text, sizeof(text)), 503);
+        assert_int_equal(read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\"}", text, sizeof(text)), 503);
+        assert_non_null(strstr(text, "Retry-After: "));
+        if (round == 1)
+            kill(p.pid, SIGTERM);
+        unlink(gate);
+        if (round == 0) {
+            wait_ready(&p); /* F8: and then it serves at once: the first forward pass is through */
+            assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 200);
+            assert_int_equal(read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}",
+                                         text, sizeof(text)), 200);
+            kill(p.pid, SIGTERM);
+            close(creat(gate, 0600));
+        }
+        assert_int_equal(proc_wait(&p), 0);
+        assert_true((strstr(p.text, "ready prog=") != NULL) == (round == 0));
+    }
+    unsetenv("LD_PRELOAD");
+    unsetenv("INCIPIT_TEST_GATE");
+}
+
 /* --- what becomes of the file --- */
 
 static void overwrite(const char *path) {
@@ -275,8 +402,8 @@ static int ask(uint16_t port, unsigned prompt) {
 }
 
 #define FILE_ARGS(path)                                                                            \
-    ARGS("--model", path, "--model-name", "m", "--digest-cache", "none", "--threads", "1",         \
-         "--kv-bytes", "16m", "--debug-logits", "--listen", "127.0.0.1:0")
+    ARGS("--model", path, "--model-name", "m", "--lame-duck-ms", "0", QUICK, "--debug-logits",     \
+         "--listen", "127.0.0.1:0")
 
 /* F5, F6, E3: a file that is overwritten in place, cut short, touched, replaced or removed under load gave
  * wrong tokens (embedding rows were read from it), SIGBUS, or a worker that was never ready again. Right:
@@ -326,11 +453,12 @@ static void test_file_changed_under_load_changes_no_answer(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) {
-        fprintf(stderr, "usage: test_worker_program INCIPIT-WORKER\n");
+    if (argc < 3) {
+        fprintf(stderr, "usage: test_worker_program INCIPIT-WORKER SLOW_PREAD.SO\n");
         return 2;
     }
     program = argv[1];
+    slow_pread = argv[2];
     signal(SIGPIPE, SIG_IGN);
     struct tiny_spec spec = tiny_spec_of(8);
     tiny_model_file(&tiny, &spec);
@@ -338,6 +466,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bad_starts_end_with_a_message),
         cmocka_unit_test(test_port_in_use_is_said),
         cmocka_unit_test(test_serves_without_its_cache_node_and_drains),
+        cmocka_unit_test(test_signals_are_seen_before_they_close),
+        cmocka_unit_test(test_port_opens_before_the_model_is_there),
         cmocka_unit_test(test_file_changed_under_load_changes_no_answer),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,7 +77,7 @@ static int find_namespace(struct options *o, struct errbuf *eb) {
     mine.kv_dtype = o->kv_dtype;
     mine.block_tokens = o->block_tok;
     mine.threads = 1;
-    rv = worker_model_load(&m, &mine, NULL, eb);
+    rv = worker_model_load(&m, &mine, NULL, NULL, eb);
     if (rv == 0) {
         memcpy(o->namespace_digest, m.ns.digest, DIGEST_BYTES);
         worker_model_free(&m);

@@ -213,7 +213,8 @@ static void on_done(struct gen_request *r, enum finish_reason why) {
         fail(c, r->err, &r->eb);
         cancel_all(c);
     } else if (why == FINISH_CANCELED && !c->is_gone) {
-        fail(c, ERR_CANCELED, NULL);
+        struct errbuf eb;
+        fail(c, err_set(&eb, ERR_CANCELED, "the worker is shutting down"), &eb);
     } else if (c->req.stream && !c->is_gone && !c->fail_status) {
         end_stream_choice(c, i);
     }

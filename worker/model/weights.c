@@ -37,6 +37,8 @@ struct binder {
     const struct want **want_of; /* [n_tensors] */
     float *next;                 /* free place in m->vectors */
     const float *rope_factors;   /* NULL: the file has none */
+    const struct model_load_cfg *cfg;
+    uint64_t n_read; /* bytes of tensors */
 };
 
 /* --- what is wanted: the one table that names, shapes and counts --- */
@@ -223,6 +225,9 @@ static int take_tensor(void *arg, size_t i, const uint8_t *bytes, struct errbuf 
     struct binder *b = arg;
     const struct want *w = b->want_of[i];
     const struct gguf_tensor *t = gguf_tensor_at(b->m->gguf, i);
+    b->n_read += t->bytes;
+    if (b->cfg->progress && !b->cfg->progress(b->cfg->progress_arg, b->n_read, b->m->file.size))
+        return err_set(eb, ERR_CANCELED, "canceled");
     int rv = w->matrix ? 0 : check_finite(w, t, bytes, eb); /* packing checks too */
     if (rv < 0)
         return rv;
@@ -322,7 +327,7 @@ static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf
     if (!m->path || !m->weights)
         return err_set(eb, ERR_NOMEM, "weights");
     m->gguf = gguf_file_peek(f);
-    struct binder b = {.m = m, .keep_raw = cfg->keep_raw};
+    struct binder b = {.m = m, .keep_raw = cfg->keep_raw, .cfg = cfg};
     rv = read_hparams(m, eb);
     if (rv >= 0)
         rv = bind(&b, f, &d, eb);

@@ -73,6 +73,10 @@ struct model_load_cfg {
     bool keep_raw; /* --numerics blas: the matrices' bytes as in the file are kept beside */
     /* Folder of the digest cache; NULL: $XDG_CACHE_HOME/incipit or ~/.cache/incipit; "": no cache. */
     const char *digest_cache_dir;
+    /* From the loading thread, after each tensor: bytes so far and in all. False ends the load with
+     * ERR_CANCELED. May be NULL. */
+    bool (*progress)(void *arg, uint64_t done, uint64_t total);
+    void *progress_arg;
 };
 
 /* eb names the key or tensor on ERR_UNSUPPORTED, ERR_INVALID and ERR_CORRUPT. ERR_CORRUPT also when the

@@ -55,6 +55,10 @@ struct engine_cfg {
     enum fetch_mode fetch;
     struct kv_remote *remote; /* NULL: no cache service; outlives the engine */
     uint32_t put_queue_blocks; /* pages that may wait for a put; 0: nothing is put */
+    /* Loop thread, once: the first forward pass is through (weights are in memory, rates measured), or at
+     * once where there is none. May be NULL. */
+    void (*on_warm)(void *arg);
+    void *on_warm_arg;
     struct worker_metrics *met; /* NULL: not counted */
 };
 
@@ -81,4 +85,7 @@ void engine_cache_is_back(struct engine *e);
 
 /* When the engine thread last went through its loop: at least every 250 ms and every forward pass. */
 uint64_t engine_heartbeat_ns(const struct engine *e);
+/* Has the engine thread been silent for limit_ms and for ten steps of usual length? Not before it is warm:
+ * how long a step takes is not known then. */
+bool engine_is_hung(const struct engine *e, uint64_t limit_ms);
 uint32_t engine_n_open(const struct engine *e); /* accepted and not done */

@@ -17,7 +17,8 @@ struct engine_loop; /* libuv's part, in engine_thread.c */
 struct engine {
     struct engine_cfg cfg; /* read-only */
     struct engine_loop *loop;
-    atomic_uint_least64_t heartbeat_ns;
+    atomic_uint_least64_t heartbeat_ns, step_ns; /* step_ns: moving average of a step's time */
+    atomic_bool is_warm;
 
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the engine thread waits on it */

@@ -579,6 +579,8 @@ static uint32_t prefill_rows(const struct engine *e, const struct batch_cand *c,
 }
 
 static void measure(struct engine *e, const struct batch_plan *p, uint32_t n_rows, uint64_t ns) {
+    uint64_t avg = atomic_load_explicit(&e->step_ns, memory_order_relaxed);
+    atomic_store_explicit(&e->step_ns, avg - avg / 8 + ns / 8, memory_order_relaxed);
     METRIC_INC(e->cfg.met, steps_total);
     METRIC_ADD(e->cfg.met, step_rows_total, n_rows);
     if (p->n_prefill && n_rows >= RATE_MIN_ROWS)
@@ -661,6 +663,8 @@ void engine_run(struct engine *e) {
     uint64_t wait = 0;
     page_pool_prefault(e->pool, PREFAULT_BYTES);
     warm_up(e);
+    atomic_store_explicit(&e->heartbeat_ns, now_ns(e), memory_order_relaxed);
+    atomic_store(&e->is_warm, true);
     while (take_mail(e, wait)) {
         atomic_store_explicit(&e->heartbeat_ns, now_ns(e), memory_order_relaxed);
         admit_waiting(e);

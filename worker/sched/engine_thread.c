@@ -26,7 +26,7 @@ struct engine_loop {
     struct list seqs;   /* all of them, by loop_link */
     struct prefix_put put;
     struct prefix_touch touch;
-    bool draining, closing, stopped;
+    bool draining, closing, stopped, told_warm;
     uint64_t drain_puts_until_ns; /* 0: requests are still open */
     uint64_t drain_wait_ms;
     void (*drain_cb)(void *);
@@ -242,6 +242,11 @@ static void on_async(uv_async_t *h) {
 static void on_tick(uv_timer_t *h) {
     struct engine *e = h->data;
     struct kv_remote *r = e->cfg.remote;
+    if (!e->loop->told_warm && atomic_load(&e->is_warm)) {
+        e->loop->told_warm = true;
+        if (e->cfg.on_warm)
+            e->cfg.on_warm(e->cfg.on_warm_arg);
+    }
     if (r) {
         prefix_touch_flush(&e->loop->touch);
         METRIC_SET(e->cfg.met, cache_breaker_state, r->breaker.state);
@@ -443,6 +448,13 @@ uint64_t engine_heartbeat_ns(const struct engine *e) {
     return atomic_load_explicit(&((struct engine *)(uintptr_t)e)->heartbeat_ns, memory_order_relaxed);
 }
 
+bool engine_is_hung(const struct engine *e, uint64_t limit_ms) {
+    struct engine *m = (struct engine *)(uintptr_t)e; /* atomics are read through it */
+    uint64_t step_ns = atomic_load_explicit(&m->step_ns, memory_order_relaxed);
+    uint64_t age = clock_mono_ns(e->cfg.clk) - engine_heartbeat_ns(e);
+    return atomic_load(&m->is_warm) && age > MAX(limit_ms * NS_PER_MS, 10 * step_ns);
+}
+
 uint32_t engine_n_open(const struct engine *e) {
     return e->loop->n_open;
 }
@@ -502,7 +514,7 @@ static int start(struct engine *e, struct errbuf *eb) {
     }
     uv_timer_init(e->cfg.loop, &l->tick);
     l->async.data = l->tick.data = e;
-    uv_timer_start(&l->tick, on_tick, TICK_MS, TICK_MS);
+    uv_timer_start(&l->tick, on_tick, 1, TICK_MS);
     l->n_handles = 2;
     return 0;
 }

@@ -200,6 +200,57 @@ static void test_prompts_leave_time_to_those_that_generate(void **state) {
     fx_req_fini(&prompt);
 }
 
+static void count_warm(void *arg) {
+    ++*(int *)arg;
+}
+
+/* F8: ready before the warm-up: the first request took 1,075 ms, the second 11. */
+static void test_warm_is_told_after_the_first_pass(void **state) {
+    (void)state;
+    int n_warm = 0;
+    fx.cfg.on_warm = count_warm;
+    fx.cfg.on_warm_arg = &n_warm;
+    atomic_store(&fx.model.is_paced, true);
+    engine_fx_open(&fx);
+    while (!atomic_load(&fx.model.is_held)) /* in its first step */
+        uv_run(&fx.loop, UV_RUN_NOWAIT);
+    for (int i = 0; i < 3; i++)
+        uv_run(&fx.loop, UV_RUN_ONCE); /* ticks */
+    assert_int_equal(n_warm, 0);
+    fx_go(&fx);
+    while (!n_warm)
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    for (int i = 0; i < 3; i++)
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    assert_int_equal(n_warm, 1);
+}
+
+/* F8: an engine that hangs was "live" for 300 s. */
+static void test_hung_engine_is_noticed(void **state) {
+    (void)state;
+    struct fx_req q;
+    fx.cfg.remote = NULL;
+    engine_fx_use_clock(&fx, NS_PER_S, 0);
+    engine_fx_open(&fx);
+    fx_hold(&fx);
+    while (engine_is_hung(fx.engine, 1)) /* warm and idle: it beats */
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    fx_req_init(&q, &fx, "hello", 12);
+    assert_int_equal(fx_submit(&q), 0);
+    fx_fence(&fx);
+    fx_steps(&fx, 11);
+    atomic_fetch_add(&fx.clock.ns, 5 * NS_PER_S);
+    assert_false(engine_is_hung(fx.engine, 1000)); /* ten steps' time: a step takes one second */
+    atomic_fetch_add(&fx.clock.ns, 10 * NS_PER_S);
+    assert_true(engine_is_hung(fx.engine, 1000));
+    assert_false(engine_is_hung(fx.engine, 60000));
+    fx_go(&fx);
+    fx_wait(&fx, &q, 1);
+    while (engine_is_hung(fx.engine, 1000))
+        uv_run(&fx.loop, UV_RUN_ONCE);
+    fx_req_fini(&q);
+}
+
 /* A prompt of whole blocks: the last one must be computed, for its logits. */
 static void test_last_token_is_always_computed(void **state) {
     (void)state;
@@ -565,6 +616,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_cold_request_computes_every_row_once),
         T(test_long_text_holds_up_no_short_one),
+        T(test_warm_is_told_after_the_first_pass),
+        T(test_hung_engine_is_noticed),
         T(test_short_requests_pass_one_that_waits_for_pages),
         T(test_prompts_leave_time_to_those_that_generate),
         T(test_second_request_takes_own_pages),
