@@ -259,7 +259,8 @@ static int find_or_make(struct disk_tier *t, const char *path, struct errbuf *eb
     if (unlink(path) < 0)
         return err_set(eb, -errno, "remove '%s': %s", path, strerror(errno));
     close_file(t);
-    return make_file(t, path, eb);
+    rv = make_file(t, path, eb);
+    return rv < 0 ? rv : err_set(eb, 0, "'%s' was refused, and is a new one by --disk-reformat", path);
 }
 
 /* ---- removal log --------------------------------------------------------------------------- */

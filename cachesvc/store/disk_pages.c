@@ -16,11 +16,14 @@ static void set_flags(struct disk_tier *t, uint32_t page, uint8_t flags) {
     t->page_flags[page] = flags;
     uint32_t failed = (flags & PAGE_FAILED) != 0, was_failed = (was & PAGE_FAILED) != 0;
     t->n_failed += failed - was_failed;
-    if (is_log(t, page))
+    if (is_log(t, page)) {
         t->n_log_failed += failed - was_failed;
-    else
-        t->slots.ext[page / t->pages_per_extent].n_busy =
-            (uint16_t)(t->slots.ext[page / t->pages_per_extent].n_busy + (flags != 0) - (was != 0));
+        return;
+    }
+    struct slots_extent *x = &t->slots.ext[page / t->pages_per_extent];
+    bool was_busy = x->n_busy > 0;
+    x->n_busy = (uint16_t)(x->n_busy + (flags != 0) - (was != 0));
+    t->n_busy_extents += (uint32_t)(x->n_busy > 0) - (uint32_t)was_busy;
 }
 
 void disk_pages_mark(struct disk_tier *t, uint32_t page) {

@@ -127,7 +127,7 @@ void disk_tier_clear_stale(struct disk_tier *t) {
 
 /* The pass goes on by extents, since slots of one share table pages. */
 static void clear_some(struct disk_tier *t) {
-    if (t->clear_at == UINT64_MAX || t->is_failing)
+    if (t->clear_at == UINT64_MAX)
         return;
     uint32_t max = t->slots.max_per_extent;
     uint64_t end = (uint64_t)t->slots.cfg.n_extents * max;

@@ -100,6 +100,7 @@ struct disk_tier {
     uint32_t pages_per_extent;
     uint32_t *queue;     /* ring of page numbers, each at most once */
     uint8_t *page_flags; /* [n_pages] */
+    uint32_t n_busy_extents; /* with pages that keep them from changing hands */
     uint32_t n_table_pages, n_pages, q_head, q_len, n_failed, n_log_failed;
     uint64_t n_queued, n_taken, n_synced; /* pages ever */
     struct list waits;                    /* by rising target */

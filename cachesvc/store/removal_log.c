@@ -164,6 +164,12 @@ void removal_log_synced(struct removal_log *l, uint64_t seq) {
             drop(l, i);
 }
 
+void removal_log_drop_unsynced(struct removal_log *l, uint64_t seq) {
+    for (uint32_t i = 0; l->n_covered > 0 && i < l->n_fresh; i++)
+        if (l->covered_by[i] && l->recs[i].seq > seq)
+            drop(l, i);
+}
+
 void removal_log_expire(struct removal_log *l, uint64_t now_ms) {
     for (uint32_t i = 0; l->n > 0 && i < l->n_fresh; i++)
         if (l->recs[i].seq && l->recs[i].logged_ms + REMOVAL_LIFE_MS <= now_ms)

@@ -42,6 +42,9 @@ int removal_log_add(struct removal_log *l, struct disk_removal *r, uint32_t *ret
 /* Everything up to seq is synced: what it covers goes. */
 void removal_log_synced(struct removal_log *l, uint64_t seq);
 void removal_log_expire(struct removal_log *l, uint64_t now_ms);
+/* Records after seq, which were never synced, go at once when another covers them; for a full log
+ * that nobody waits for. */
+void removal_log_drop_unsynced(struct removal_log *l, uint64_t seq);
 /* Looks for records covered by others that were not seen as such; for a full log. */
 void removal_log_compact(struct removal_log *l);
 

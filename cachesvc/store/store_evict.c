@@ -12,6 +12,7 @@
 #define SWEEP_STEPS 16384u   /* entries looked at in a slice */
 #define SWEEP_REMOVALS 2048u /* and blocks taken out */
 #define CLOCK_SLACK_MS (600 * 1000ull) /* between the clocks of a pool */
+#define LOG_RESERVE 256u
 #define EXPIRE_NS (60 * NS_PER_S)
 
 /* ---- matching ------------------------------------------------------------------------------ */
@@ -69,10 +70,15 @@ void store_log_encode(void *arg, uint32_t page, uint8_t ret[DISK_PAGE]) {
     removal_log_encode(&((struct block_store *)arg)->removals, page, ret);
 }
 
-static bool has_room(struct block_store *s, uint64_t n) {
+/* Of the log's places some are for flushes, or a full log could not be helped by one. */
+static bool has_room(struct block_store *s, uint64_t n, bool is_flush) {
+    if (!is_flush)
+        n += MIN(LOG_RESERVE, s->removals.cap / 8);
     if (removal_log_room(&s->removals) < n) {
         removal_log_compact(&s->removals);
         removal_log_synced(&s->removals, s->synced_seq);
+        if (list_empty(&s->evicts))
+            removal_log_drop_unsynced(&s->removals, s->synced_seq);
     }
     return removal_log_room(&s->removals) >= n;
 }
@@ -327,7 +333,7 @@ static int evict_ids(struct block_store *s, struct store_evict *ev, const struct
     uint64_t n = 0;
     for (uint32_t i = 0; i < f->n_ids && n <= s->removals.cap; i++)
         n += count_below(s, f, ns, &f->ids[i]);
-    if (!has_room(s, n))
+    if (!has_room(s, n, false))
         return ERR_NOSPACE;
     for (uint32_t i = 0; i < f->n_ids; i++)
         log_below(s, f, ns, r, &f->ids[i]);
@@ -360,7 +366,7 @@ static int evict_all(struct block_store *s, struct store_evict *ev, const struct
                      uint32_t ns, struct disk_removal *r) {
     if (s->n_sweeps == STORE_MAX_SWEEPS)
         return ERR_BUSY;
-    if (!f->dry_run && !has_room(s, 1))
+    if (!f->dry_run && !has_room(s, 1, r->kind == DISK_REMOVE_ALL))
         return ERR_NOSPACE;
     if (!f->dry_run) {
         log_record(s, r);

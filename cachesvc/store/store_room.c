@@ -357,8 +357,8 @@ int store_make_disk_room(struct block_store *s, uint32_t cls) {
     uint32_t idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, DIR_ORPHANS, 1, NULL, NULL);
     if (idx == DIR_NONE)
         idx = s->policy.ops->victim(&s->policy, DIR_DISK, cls, DIR_MAIN, 1, NULL, NULL);
-    if (idx == DIR_NONE)
-        return ERR_BUSY;
+    if (idx == DIR_NONE) /* an extent may be free for another size when its headers are written */
+        return s->disk.n_busy_extents ? 0 : ERR_BUSY;
     evict_disk(s, idx);
     return 1;
 }

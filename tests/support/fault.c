@@ -14,12 +14,13 @@ void *__wrap_aligned_alloc(size_t align, size_t n);
 char *__wrap_strdup(const char *z);
 
 /* The one place where a test has globals: the allocator is one. */
-static _Atomic uint64_t total;
+static _Atomic uint64_t total, bytes;
 static _Atomic int64_t countdown = -1; /* -1: disarmed */
 static atomic_bool fired;
 
-static bool fails(void) {
+static bool fails(size_t n) {
     atomic_fetch_add(&total, 1);
+    atomic_fetch_add(&bytes, n);
     if (atomic_load(&countdown) < 0 || atomic_fetch_sub(&countdown, 1) != 0)
         return false;
     atomic_store(&fired, true);
@@ -43,22 +44,26 @@ uint64_t malloc_probe_count(void) {
     return atomic_load(&total);
 }
 
+uint64_t malloc_probe_bytes(void) {
+    return atomic_load(&bytes);
+}
+
 void *__wrap_malloc(size_t n) {
-    return fails() ? NULL : __real_malloc(n);
+    return fails(n) ? NULL : __real_malloc(n);
 }
 
 void *__wrap_calloc(size_t n, size_t size) {
-    return fails() ? NULL : __real_calloc(n, size);
+    return fails(n * size) ? NULL : __real_calloc(n, size);
 }
 
 void *__wrap_realloc(void *p, size_t n) {
-    return fails() ? NULL : __real_realloc(p, n);
+    return fails(n) ? NULL : __real_realloc(p, n);
 }
 
 void *__wrap_aligned_alloc(size_t align, size_t n) {
-    return fails() ? NULL : __real_aligned_alloc(align, n);
+    return fails(n) ? NULL : __real_aligned_alloc(align, n);
 }
 
 char *__wrap_strdup(const char *z) {
-    return fails() ? NULL : __real_strdup(z);
+    return fails(0) ? NULL : __real_strdup(z);
 }
