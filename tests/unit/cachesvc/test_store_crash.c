@@ -308,7 +308,6 @@ static void step_time(struct world *w) {
     uint64_t ns = (uint64_t)(1 + draw(w, 800)) * NS_PER_MS;
     w->f.now_ns += ns;
     w->f.wall_ns += ns;
-    block_store_session_heartbeat(w->f.ss);
     block_store_tick(w->f.s);
 }
 
@@ -331,7 +330,6 @@ static void step_fault(struct world *w) {
         store_fx_unhang(&w->f);
         w->f.now_ns += 6 * NS_PER_S;
         w->f.wall_ns += 6 * NS_PER_S;
-        block_store_session_heartbeat(w->f.ss);
         store_fx_pump(&w->f);
         store_fx_pump(&w->f);
         break;

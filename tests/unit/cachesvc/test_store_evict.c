@@ -29,7 +29,6 @@ static void close_crashing(struct store_fx *f, struct crash_disk *d) {
 static void pass_time(struct store_fx *f, uint64_t seconds) {
     f->now_ns += seconds * NS_PER_S;
     f->wall_ns += seconds * NS_PER_S;
-    block_store_session_heartbeat(f->ss);
     store_fx_pump(f);
     store_fx_pump(f);
 }
