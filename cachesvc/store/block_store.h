@@ -153,7 +153,7 @@ enum store_lookup_flags {
     STORE_LOOKUP_LEASE = 2, /* needs a session */
 };
 
-struct store_loc { /* where a block's bytes are in the memory file; for mapping (design 7.4) */
+struct store_loc { /* where a block's bytes are in the memory file; for mapping (ARCHITECTURE.md, "Same host") */
     uint64_t file_off, generation;
 };
 

@@ -5,7 +5,7 @@
  *
  * The generation of a slot at file offset o is entry o / min_slot_bytes of the table (slots are
  * never smaller, so no two share one). It is bumped before the bytes of a slot may change; a reader
- * that mapped the file compares it before and after (design 7.4). Thread:  loop thread; a thread of
+ * that mapped the file compares it before and after (ARCHITECTURE.md, "Same host"). Thread:  loop thread; a thread of
  * its own touches the pages at start, and an extent is used only then. Memory:  mapped in
  * ram_tier_init(). Units: bytes. */
 #pragma once

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes block_id.json from the definition alone (design: identity), without any of our C code.
+"""Makes block_id.json from the definition alone (ARCHITECTURE.md: Identity), without any of our C code.
 
     root = SHA-256("incipit/1" || namespace_digest)
     id[i] = SHA-256(id[i-1] || salt[32] || B tokens as u32 little-endian),  id[-1] = root
