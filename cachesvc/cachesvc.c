@@ -296,7 +296,7 @@ static int open_http(struct cachesvc *s, struct errbuf *eb) {
     s->sources[1] =
         (struct http_metrics_source){.table = store_metrics_table(), .m = &s->store_met};
     struct http_metrics_cfg mc = {
-        .sources = s->sources, .n_sources = ARRAY_LEN(s->sources), .ready = is_ready, .arg = s};
+        .sources = s->sources, .n_sources = ARRAY_LEN(s->sources), .log = s->log, .ready = is_ready, .arg = s};
     int rv = http_metrics_open(&s->probes, s->loop, &mc);
     if (rv < 0)
         return err_set(eb, rv, "probes: %s", err_text(rv));

@@ -7,11 +7,6 @@ static void release_heap(struct buf *b) {
     free(b);
 }
 
-static void release_slice(struct buf *b) {
-    buf_unref(b->owner);
-    free(b);
-}
-
 struct buf *buf_new(size_t cap) {
     struct buf *b = malloc(sizeof(*b));
     if (!b)
@@ -27,15 +22,6 @@ struct buf *buf_new(size_t cap) {
     b->release = release_heap;
     b->owner = NULL;
     return b;
-}
-
-struct buf *buf_slice(struct buf *b, size_t off, size_t len) {
-    CHECK(off <= b->len && len <= b->len - off);
-    struct buf *s = malloc(sizeof(*s));
-    if (!s)
-        return NULL;
-    buf_init_extern(s, b->data + off, len, release_slice, buf_ref(b));
-    return s;
 }
 
 void buf_init_extern(struct buf *b, void *data, size_t len, void (*release)(struct buf *),

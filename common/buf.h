@@ -1,6 +1,6 @@
 /* buf.h - refcounted byte buffers from socket to slot to socket.
  *
- * Bytes are immutable once refs > 1. A slice refs its parent. `release` returns the memory to where it
+ * Bytes are immutable once refs > 1. `release` returns the memory to where it
  * came from (free(), a pool, a slot), on whatever thread drops the last reference.
  * Thread: buf_ref/buf_unref any thread; contents belong to the single owner until shared. */
 #pragma once
@@ -12,15 +12,13 @@
 struct buf {
     atomic_uint refs;
     size_t len, cap; /* bytes used, bytes there */
-    uint8_t *data;   /* 64-byte aligned from buf_new(); any alignment in slices */
+    uint8_t *data;   /* 64-byte aligned from buf_new() */
     void (*release)(struct buf *b);
-    void *owner; /* for release: the parent, the pool */
+    void *owner; /* for release */
 };
 
 /* Heap buffer of cap bytes, len 0, refs 1. NULL when out of memory. */
 struct buf *buf_new(size_t cap);
-/* View of [off, off+len) of b, which it keeps alive. NULL when out of memory. */
-struct buf *buf_slice(struct buf *b, size_t off, size_t len);
 /* An embedded buffer over memory that somebody else owns; refs 1. */
 void buf_init_extern(struct buf *b, void *data, size_t len, void (*release)(struct buf *), void *owner);
 

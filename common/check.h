@@ -1,6 +1,7 @@
 /* check.h - assertions for our own mistakes. Input from outside is never asserted.
  *
- * CHECK is cheap and always on; DCHECK may be slow and is on with -Ddcheck=true.
+ * CHECK is cheap and always on; DCHECK may be slow (links of each list that changes, common/list.h)
+ * and is on with -Ddcheck=true.
  * Thread: any. */
 #pragma once
 

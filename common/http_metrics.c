@@ -84,7 +84,7 @@ static void on_metrics(struct http_req *r, void *arg) {
             s->refresh(s->arg);
         metric_render(s->table, s->m, s->common, &out);
     }
-    process_metrics_refresh(&h->process);
+    process_metrics_refresh(&h->process, h->cfg.log);
     metric_render(process_metrics_table(), &h->process, NULL, &out);
     if (out.oom)
         http_reply_error(r, 503, "server_error", NULL, NULL, "out of memory");

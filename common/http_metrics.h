@@ -27,6 +27,7 @@ struct http_metrics_source {
 struct http_metrics_cfg {
     const struct http_metrics_source *sources; /* borrowed */
     size_t n_sources;
+    const struct log *log; /* whose lost lines are counted; may be NULL */
     bool (*live)(void *arg, struct strbuf *json);  /* may be NULL: live */
     bool (*ready)(void *arg, struct strbuf *json); /* may be NULL: ready */
     void *arg;

@@ -4,7 +4,7 @@
  * Thread: none of its own; whoever owns the head. */
 #pragma once
 
-#include "common/compiler.h"
+#include "common/check.h"
 
 struct list {
     struct list *prev, *next;
@@ -19,7 +19,9 @@ static inline bool list_empty(const struct list *l) {
 static inline bool list_is_linked(const struct list *n) {
     return n->next != n;
 }
+/* n must belong to no list: a second one would lose its neighbours. */
 static inline void list_insert_(struct list *n, struct list *prev, struct list *next) {
+    DCHECK(prev->next == next && next->prev == prev);
     n->prev = prev;
     n->next = next;
     prev->next = n;
@@ -32,6 +34,7 @@ static inline void list_push_front(struct list *l, struct list *n) {
     list_insert_(n, l, l->next);
 }
 static inline void list_remove(struct list *n) {
+    DCHECK(n->prev->next == n && n->next->prev == n);
     n->prev->next = n->next;
     n->next->prev = n->prev;
     list_init(n);

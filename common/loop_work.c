@@ -158,7 +158,6 @@ int loop_work_submit(struct loop_work *w, struct loop_job *j) {
     } else if (w->n_waiting >= w->cfg.max_queued) {
         rv = ERR_BUSY;
     } else {
-        atomic_store_explicit(&j->canceled, false, memory_order_relaxed);
         j->where = WAITING;
         j->w = w;
         list_push_back(&w->waiting, &j->link);
@@ -179,22 +178,6 @@ static void cancel_waiting(struct loop_work *w, struct loop_job *j) {
     list_push_back(&w->done, &j->link);
 }
 
-bool loop_work_cancel(struct loop_work *w, struct loop_job *j) {
-    pthread_mutex_lock(&w->lock);
-    bool in_pool = j->where != OUTSIDE;
-    if (in_pool)
-        atomic_store_explicit(&j->canceled, true, memory_order_relaxed);
-    if (j->where == WAITING) {
-        cancel_waiting(w, j);
-        uv_async_send(&w->wakeup);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return in_pool;
-}
-
-/* Running jobs are not reachable from the lists: they are few, and they see stop through their own
- * cancel only when their owner calls it, so owners with long jobs cancel them before they close the
- * pool. */
 void loop_work_close(struct loop_work *w, void (*cb)(void *arg), void *arg) {
     CHECK(!w->closing);
     w->closing = true;
@@ -207,12 +190,4 @@ void loop_work_close(struct loop_work *w, void (*cb)(void *arg), void *arg) {
     pthread_cond_broadcast(&w->work);
     uv_async_send(&w->wakeup);
     pthread_mutex_unlock(&w->lock);
-}
-
-uint32_t loop_work_queued(const struct loop_work *w) {
-    struct loop_work *m = (struct loop_work *)(uintptr_t)w;
-    pthread_mutex_lock(&m->lock);
-    uint32_t n = m->n_waiting;
-    pthread_mutex_unlock(&m->lock);
-    return n;
 }

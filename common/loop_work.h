@@ -3,12 +3,11 @@
  * A job gets its inputs by value or by reference, touches nothing else while run() is on a pool
  * thread, and is handed back on the loop thread through done(). Jobs start in order of submission;
  * their ends come in any order. Each accepted job gets exactly one done(): rv is run()'s result, or
- * ERR_CANCELED when it was canceled before it started. Nothing is promised about which thread runs
- * what.
- * Thread: all calls on the loop thread; run() on a pool thread; loop_job_is_canceled() on any. */
+ * ERR_CANCELED when the pool was closed before it started. Nothing is promised about which thread
+ * runs what.
+ * Thread: all calls on the loop thread; run() on a pool thread. */
 #pragma once
 
-#include <stdatomic.h>
 #include <uv.h>
 
 #include "common/compiler.h"
@@ -24,7 +23,6 @@ struct loop_job { /* embedded in the caller's own; zero it before the first subm
     struct loop_work *w;
     int rv;
     int where; /* under the pool's lock */
-    atomic_bool canceled;
 };
 
 struct loop_work_cfg {
@@ -41,10 +39,3 @@ void loop_work_close(struct loop_work *w, void (*cb)(void *arg), void *arg);
 
 /* 0; ERR_BUSY when the queue is full; ERR_CANCELED after close. On error done() is not called. */
 int loop_work_submit(struct loop_work *w, struct loop_job *j);
-/* A waiting job is taken out and its done() comes, from the loop, with ERR_CANCELED; a running one
- * only sees loop_job_is_canceled(). False when j is not in the pool. */
-bool loop_work_cancel(struct loop_work *w, struct loop_job *j);
-static inline bool loop_job_is_canceled(const struct loop_job *j) {
-    return atomic_load_explicit(&((struct loop_job *)(uintptr_t)j)->canceled, memory_order_relaxed);
-}
-uint32_t loop_work_queued(const struct loop_work *w); /* waiting now */

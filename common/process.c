@@ -86,8 +86,10 @@ static void refresh_fds(struct process_metrics *m) {
         METRIC_SET(m, max_fds, (int64_t)limit.rlim_cur);
 }
 
-void process_metrics_refresh(struct process_metrics *m) {
+void process_metrics_refresh(struct process_metrics *m, const struct log *log) {
     struct rusage u;
+    METRIC_SET(m, log_dropped_total, log_dropped_total(log));
+    METRIC_SET(m, log_suppressed_total, log_suppressed_total(log));
     METRIC_SET(m, build_info, 1);
     if (getrusage(RUSAGE_SELF, &u) == 0)
         METRIC_SETF(m, cpu_seconds_total,

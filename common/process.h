@@ -3,7 +3,7 @@
  * Thread: process_stdio() before any other; the rest: any one at a time. */
 #pragma once
 
-#include "common/clock.h"
+#include "common/log.h"
 #include "common/metrics.h"
 
 /* Opens /dev/null for each of the descriptors 0 to 2 that is closed. First thing in main(): else the
@@ -22,11 +22,15 @@ void process_notify(const char *state);
     X(open_fds, GAUGE, "open file descriptors")                                                    \
     X(max_fds, GAUGE, "file descriptors the process may have")                                     \
     X(build_info, GAUGE, "always 1; the version as a label", .name = "incipit_build_info",         \
-      .labels = "version=\"" INCIPIT_VERSION "\"")
+      .labels = "version=\"" INCIPIT_VERSION "\"")                                                  \
+    X(log_dropped_total, COUNTER, "log lines lost because nobody read them in time",               \
+      .name = "incipit_log_dropped_total")                                                         \
+    X(log_suppressed_total, COUNTER, "log lines held back because their event repeats",            \
+      .name = "incipit_log_suppressed_total")
 struct process_metrics {
     METRIC_FIELDS(PROCESS_METRICS)
 };
 METRIC_TABLE(process_metrics, PROCESS_METRICS, "process_")
 
-/* Zero at first; what /proc does not tell stays as it was. */
-void process_metrics_refresh(struct process_metrics *m);
+/* Zero at first; what /proc does not tell stays as it was. log may be NULL. */
+void process_metrics_refresh(struct process_metrics *m, const struct log *log);

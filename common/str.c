@@ -81,16 +81,6 @@ int str_to_u64(struct str s, uint64_t *ret) {
     return 0;
 }
 
-int str_to_i64(struct str s, int64_t *ret) {
-    bool neg = s.n && s.p[0] == '-';
-    uint64_t v;
-    int rv = str_to_u64(neg ? str_cut(s, 1, SIZE_MAX) : s, &v);
-    if (rv < 0 || v > (uint64_t)INT64_MAX + (neg ? 1 : 0))
-        return ERR_INVALID;
-    *ret = neg ? (int64_t)(0 - v) : (int64_t)v;
-    return 0;
-}
-
 int str_to_f64(struct str s, double *ret) {
     char tmp[64], *end;
     /* strtod would also take blanks, hex, "inf" and "nan" */

@@ -36,7 +36,6 @@ struct str str_cut(struct str s, size_t off, size_t n); /* clamped sub-view */
 bool str_split(struct str *rest, char sep, struct str *ret);
 /* The whole view as a decimal number; ERR_INVALID for anything else, signs and spaces included. */
 int str_to_u64(struct str s, uint64_t *ret);
-int str_to_i64(struct str s, int64_t *ret);
 /* The whole view as a finite number, in the C locale's form. */
 int str_to_f64(struct str s, double *ret);
 char *str_dup(struct str s); /* heap, NUL-terminated; NULL when out of memory */

@@ -225,6 +225,7 @@ static int open_metrics(struct worker *w, struct errbuf *eb) {
     const struct http_metrics_cfg mc = {
         .sources = w->sources,
         .n_sources = ARRAY_LEN(w->sources),
+        .log = w->svc->log,
         .live = is_live,
         .ready = is_ready,
         .arg = w,

@@ -106,7 +106,7 @@ static void test_metrics(void **state) {
     static const char *const process[] = {
         "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total ",
         "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes ",
-        "process_virtual_memory_bytes ", "process_open_fds ", "process_max_fds ",
+        "incipit_log_dropped_total 0\n", "incipit_log_suppressed_total 0\n", "process_virtual_memory_bytes ", "process_open_fds ", "process_max_fds ",
         "incipit_build_info{version=\"" INCIPIT_VERSION "\"} 1\n"};
     for (size_t i = 0; i < ARRAY_LEN(process); i++)
         assert_non_null(strstr(f->text, process[i]));
