@@ -142,6 +142,7 @@ int svc_put_sink(void *arg, struct rpc_call *call, struct rpc_sink *ret, struct 
 void svc_put_sink_abort(void *arg, struct rpc_conn *c, struct rpc_sink *sink);
 int svc_put_commit(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_put_abort(void *arg, struct rpc_call *call, struct errbuf *eb);
+void svc_put_tick(struct cachesvc *s); /* deadlines of commits */
 void svc_put_end_session(struct cachesvc *s, struct session *ss);
 
 /* svc_list.c */

@@ -144,7 +144,11 @@ static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
     struct bump *scratch;
     struct buf *out;
     rpc_server_scratch(s->rpc, &scratch, &out);
-    struct msg_evict_res res = {.blocks = n_blocks, .bytes = bytes};
+    struct msg_evict_res res = {.blocks = n_blocks,
+                                .bytes = bytes,
+                                .deferred = ctx->e.n_deferred,
+                                .puts_aborted = ctx->e.n_aborted,
+                                .before_ms = ctx->e.before_ms};
     if (rv < 0)
         (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, rv, refusal(rv));
     else if (wire_msg_evict_res_encode(scratch, &res, out) == 0)
@@ -212,7 +216,7 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (rv < 0)
         return rv;
     bool by_time = m.from_ms || m.to_ms;
-    if (!m.n_ids && !m.digest.n && !by_time && !m.writer.n)
+    if (!m.n_ids && !m.digest.n && !by_time && !m.writer.n && !m.group)
         return err_set(eb, ERR_INVALID, "Evict: nothing says which blocks (Flush removes all)");
     rv = svc_filter_ns(call, &m.digest, &f, eb);
     if (rv < 0)
@@ -232,6 +236,9 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     f.by_writer = m.writer.n == sizeof(f.writer);
     if (f.by_writer)
         memcpy(f.writer, m.writer.p, sizeof(f.writer));
+    f.by_group = m.group != 0;
+    f.group = m.group;
+    f.before_ms = m.before_ms;
     f.dry_run = m.dry_run;
     return start_evict(s, call, &f, eb);
 }
@@ -244,7 +251,6 @@ int svc_flush(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (rv < 0)
         return rv;
     rv = svc_filter_ns(call, &m.digest, &f, eb);
-    if (rv < 0)
-        return rv;
-    return start_evict(s, call, &f, eb);
+    f.before_ms = m.before_ms;
+    return rv < 0 ? rv : start_evict(s, call, &f, eb);
 }

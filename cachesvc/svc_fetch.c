@@ -425,6 +425,26 @@ void svc_fetch_turns(uv_prepare_t *p) {
 
 /* ---- methods ---- */
 
+/* A Fetch that names no ids means all blocks of its lease. */
+static int ids_of_lease(struct cachesvc *s, struct rpc_call *call, struct msg_fetch_req *m, uint32_t ns,
+                        struct errbuf *eb) {
+    struct session *ss = session_of(call->conn)->session;
+    struct block_id *ids = bump_alloc(call->scratch, s->cfg->max_ids * sizeof(*ids));
+    uint32_t of = STORE_NONE;
+    if (!ids)
+        return ERR_TOOBIG;
+    if (!m->lease_id)
+        return err_set(eb, ERR_INVALID, "Fetch: neither ids nor a lease");
+    int n = block_store_lease_ids(ss->store, m->lease_id, &of, ids, s->cfg->max_ids);
+    if (n < 0)
+        return err_set(eb, n, "Fetch: no such lease in this session");
+    if (n == 0 || (of != STORE_NONE && of != ns))
+        return err_set(eb, ERR_INVALID, "Fetch: the lease is not of this namespace");
+    m->ids = ids;
+    m->n_ids = (size_t)n;
+    return 0;
+}
+
 int svc_fetch(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     struct msg_fetch_req m;
@@ -450,8 +470,11 @@ int svc_fetch(void *arg, struct rpc_call *call, struct errbuf *eb) {
                        m.first_range, info.shape.n_ranges);
     ask.first_range = m.first_range;
     ask.n_ranges = m.n_ranges ? m.n_ranges : info.shape.n_ranges - m.first_range;
-    if (m.n_ids == 0)
-        return err_set(eb, ERR_INVALID, "Fetch: no ids");
+    if (m.n_ids == 0) {
+        rv = ids_of_lease(s, call, &m, ask.ns, eb);
+        if (rv < 0)
+            return rv;
+    }
     ask.n = (uint32_t)m.n_ids;
     if (call->hdr.deadline_ms)
         ask.deadline_ns = call->recv_ns + call->hdr.deadline_ms * NS_PER_MS;
@@ -581,8 +604,11 @@ static void tick_session(struct cachesvc *s, struct session *ss, uint64_t now) {
     }
     LIST_FOREACH_SAFE(&ss->waiting, wit, wtmp) {
         struct fetch_wait *w = LIST_ENTRY(wit, struct fetch_wait, link);
-        if (w->ask.deadline_ns && now > w->ask.deadline_ns)
-            wait_cancel(s, w);
+        if (w->ask.deadline_ns && now > w->ask.deadline_ns) {
+            (void)rpc_conn_reply_error(w->ask.conn, &w->ask.hdr, ERR_TIMEOUT,
+                                       "Fetch: no stream became free in time");
+            drop_wait(s, w);
+        }
     }
     check_rate(s, &ss->control, now);
     for (uint32_t i = 0; i < SESSION_MAX_DATA; i++)

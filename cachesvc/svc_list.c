@@ -100,16 +100,16 @@ static int list_namespaces(struct cachesvc *s, struct rpc_call *call, const stru
 }
 
 static struct msg_session_info session_info(const struct cachesvc *s, const struct session *ss) {
-    uint32_t puts = 0;
-    LIST_FOREACH(&ss->puts, p)
-    puts += p != NULL;
+    struct store_session_info info;
+    block_store_session_info(ss->store, &info);
     return (struct msg_session_info){.session = ss->number,
                                      .client_name = ss->name,
                                      .peer =
                                          ss->control.conn ? rpc_conn_peer(ss->control.conn) : "",
                                      .role = ss->role,
                                      .data_conns = session_n_data(ss),
-                                     .puts_open = puts,
+                                     .leases = info.leases,
+                                     .puts_open = info.puts,
                                      .age_ms = (clock_mono_ns(s->clk) - ss->opened_ns) / NS_PER_MS};
 }
 
@@ -154,7 +154,42 @@ int svc_list(void *arg, struct rpc_call *call, struct errbuf *eb) {
     }
 }
 
-/* A block of another namespace is no block: the answer tells nothing about what is there. */
+/* The block in the namespace that is named, or in the first of the token's that has it. A block of another
+ * is no block: the answer tells nothing about what is there. */
+static int find_block(struct cachesvc *s, const struct auth_token *auth, const struct msg_bytes *digest,
+                      const struct block_id *id, struct store_block_info *ret) {
+    for (uint32_t ns = 0; ns < block_store_ns_count(s->store); ns++)
+        if (block_store_inspect(s->store, ns, id, ret) == 0 && auth_ns_allowed(auth, ret->ns_digest) &&
+            (digest->n == 0 || memcmp(digest->p, ret->ns_digest, DIGEST_BYTES) == 0))
+            return 0;
+    return ERR_NOTFOUND;
+}
+
+static void no_callback(void *arg, int rv, const struct store_ref *ref) {
+    (void)arg, (void)rv, (void)ref;
+}
+
+/* Of a block in RAM; nothing is read from disk for a look. */
+static void add_sums(struct cachesvc *s, struct rpc_call *call, const struct store_block_info *info,
+                     struct msg_inspect_res *res) {
+    struct store_fetch f;
+    struct store_ref ref;
+    if (info->hole || info->filling || (info->ram != TIER_CLEAN && info->ram != TIER_DIRTY))
+        return;
+    int rv = block_store_fetch(s->store, &f, info->ns, &info->id, &ref, no_callback, NULL);
+    if (rv == 0)
+        block_store_fetch_cancel(&f);
+    if (rv != 1)
+        return;
+    uint64_t *sums = bump_alloc(call->scratch, ref.n_ranges * sizeof(*sums));
+    if (sums) {
+        memcpy(sums, ref.sums, ref.n_ranges * sizeof(*sums));
+        res->range_checksums = sums;
+        res->n_range_checksums = ref.n_ranges;
+    }
+    block_store_ref_drop(s->store, &ref);
+}
+
 int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     const struct session *ss = session_of(call->conn)->session;
@@ -167,14 +202,16 @@ int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (m.id.n != BLOCK_ID_BYTES)
         return err_set(eb, ERR_INVALID, "Inspect: an id has 32 bytes");
     memcpy(id.b, m.id.p, BLOCK_ID_BYTES);
-    rv = ERR_NOTFOUND;
-    for (uint32_t ns = 0; rv < 0 && ns < block_store_ns_count(s->store); ns++) {
-        rv = block_store_inspect(s->store, ns, &id, &info);
-        if (rv == 0 && !auth_ns_allowed(ss->auth, info.ns_digest))
-            rv = ERR_NOTFOUND;
-    }
+    rv = find_block(s, ss->auth, &m.digest, &id, &info);
     if (rv < 0)
         return err_set(eb, rv, "Inspect: no such block");
-    struct msg_inspect_res res = {.block = block_info(&info)};
+    struct block_id *children = bump_alloc(call->scratch, LIST_MAX * sizeof(*children));
+    if (!children)
+        return ERR_TOOBIG;
+    struct msg_inspect_res res = {
+        .block = block_info(&info),
+        .children = children,
+        .n_children = block_store_children(s->store, info.ns, &id, children, LIST_MAX)};
+    add_sums(s, call, &info, &res);
     return SVC_REPLY(call, inspect_res, &res);
 }

@@ -16,6 +16,8 @@ struct put_rec {
     uint32_t n_open; /* commits that wait */
     bool last;       /* a COMMIT with `last` came: end when none waits */
     struct list commits;
+    uint32_t n;
+    uint8_t begun[]; /* [n]: what BEGIN answered, enum store_put_status */
 };
 
 struct commit_ctx;
@@ -32,16 +34,19 @@ struct commit_ctx {
     struct put_rec *rec;
     struct rpc_conn *conn; /* referenced */
     struct wire_hdr hdr;
+    uint64_t deadline_ns; /* 0: none */
     uint32_t n, n_waiting;
     uint8_t *status;            /* [n], behind the items */
+    uint32_t *index;            /* [n], the same */
     struct commit_item items[]; /* [max_put_blocks] */
 };
 
 int svc_put_init(struct cachesvc *s) {
-    int rv = slabpool_init(&s->puts, s->cfg->max_puts, sizeof(struct put_rec));
+    int rv = slabpool_init(&s->puts, s->cfg->max_puts, sizeof(struct put_rec) + s->cfg->max_put_blocks);
     if (rv < 0)
         return rv;
-    size_t bytes = sizeof(struct commit_ctx) + s->cfg->max_put_blocks * (sizeof(struct commit_item) + 1);
+    size_t bytes = sizeof(struct commit_ctx) +
+                   s->cfg->max_put_blocks * (sizeof(struct commit_item) + sizeof(uint32_t) + 1);
     rv = slabpool_init(&s->commits, s->cfg->max_commits, bytes);
     if (rv < 0)
         slabpool_fini(&s->puts);
@@ -200,6 +205,8 @@ int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
             return err_wrap(eb, rv, "Put");
     } else {
         r->put_id = block_store_put_id(p);
+        r->n = a.n;
+        memcpy(r->begun, status, r->n);
         list_init(&r->commits);
         list_push_back(&ss->puts, &r->link);
     }
@@ -282,25 +289,56 @@ static void finish_commit(struct commit_ctx *ctx) {
         end_put(s, ss, r);
 }
 
+/* Why a block is visible, or is not. p is NULL when the put has gone. */
+static uint8_t status_of(const struct put_rec *r, const struct store_put *p, uint32_t index, bool is_done) {
+    if (index >= r->n)
+        return MSG_COMMIT_ABORTED;
+    switch (r->begun[index]) {
+    case STORE_PUT_CONFLICT:
+        return MSG_COMMIT_CONFLICT;
+    case STORE_PUT_BUSY:
+        return MSG_COMMIT_NOSPACE;
+    case STORE_PUT_WANTED:
+        break;
+    default:
+        return is_done ? MSG_COMMIT_PRESENT : MSG_COMMIT_ABORTED;
+    }
+    if (is_done || !p)
+        return is_done ? MSG_COMMIT_OK : MSG_COMMIT_ABORTED;
+    switch (block_store_put_result(p, index)) {
+    case 0: /* by an earlier commit */
+        return MSG_COMMIT_PRESENT;
+    case ERR_CORRUPT:
+        return MSG_COMMIT_CORRUPT;
+    case ERR_BUSY:
+        return MSG_COMMIT_NOSPACE;
+    default:
+        return MSG_COMMIT_ABORTED;
+    }
+}
+
 static void on_committed(void *arg, uint32_t n_done) {
     struct commit_item *item = arg;
     struct commit_ctx *ctx = item->ctx;
+    size_t i = (size_t)(item - ctx->items);
+    const struct store_put *p = block_store_put_find(ctx->session->store, ctx->rec->put_id);
     item->waits = false;
-    ctx->status[item - ctx->items] = n_done ? MSG_COMMIT_OK : MSG_COMMIT_ABORTED;
+    ctx->status[i] = status_of(ctx->rec, p, ctx->index[i], n_done > 0);
     if (--ctx->n_waiting == 0)
         finish_commit(ctx);
 }
 
-static void commit_items(struct commit_ctx *ctx, struct store_put *p, const uint32_t *indexes) {
+static void commit_items(struct commit_ctx *ctx, struct store_put *p) {
     for (uint32_t i = 0; i < ctx->n; i++) {
         struct commit_item *item = &ctx->items[i];
         uint32_t done = 0;
         *item = (struct commit_item){.ctx = ctx};
-        int rv = p ? block_store_put_commit(p, &item->c, &indexes[i], 1, &done, on_committed, item)
+        int rv = p ? block_store_put_commit(p, &item->c, &ctx->index[i], 1, &done, on_committed, item)
                    : ERR_NOTFOUND;
         item->waits = rv == 0;
         ctx->n_waiting += rv == 0;
-        ctx->status[i] = rv == 1 && done ? MSG_COMMIT_OK : MSG_COMMIT_ABORTED;
+        if (rv != 0)
+            ctx->status[i] = status_of(ctx->rec, p, ctx->index[i], rv == 1 && done);
     }
 }
 
@@ -326,15 +364,46 @@ int svc_put_commit(void *arg, struct rpc_call *call, struct errbuf *eb) {
     ctx->conn = rpc_conn_ref(call->conn);
     ctx->hdr = call->hdr;
     ctx->n = (uint32_t)m.n_indexes;
-    ctx->status = (uint8_t *)&ctx->items[s->cfg->max_put_blocks];
+    if (call->hdr.deadline_ms)
+        ctx->deadline_ns = call->recv_ns + call->hdr.deadline_ms * NS_PER_MS;
+    ctx->index = (uint32_t *)(void *)&ctx->items[s->cfg->max_put_blocks];
+    ctx->status = (uint8_t *)&ctx->index[s->cfg->max_put_blocks];
+    memcpy(ctx->index, m.indexes, ctx->n * sizeof(*m.indexes));
     list_push_back(&r->commits, &ctx->link);
     r->n_open++;
     r->last |= m.last;
     ctx->n_waiting = 1; /* ours, so that no callback finishes ctx while it is being filled */
-    commit_items(ctx, block_store_put_find(ss->store, m.put_id), m.indexes);
+    commit_items(ctx, block_store_put_find(ss->store, m.put_id));
     if (--ctx->n_waiting == 0)
         finish_commit(ctx);
     return 0;
+}
+
+/* The commit stands: what still comes is made visible, until the put itself ends. */
+static void expire(struct commit_ctx *ctx) {
+    struct put_rec *r = ctx->rec;
+    for (uint32_t i = 0; i < ctx->n; i++)
+        if (ctx->items[i].waits)
+            block_store_put_commit_cancel(&ctx->items[i].c);
+    (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, ERR_TIMEOUT,
+                               "Commit: payloads have not come; what comes is taken all the same");
+    free_ctx(ctx);
+    r->n_open--;
+}
+
+void svc_put_tick(struct cachesvc *s) {
+    uint64_t now = clock_mono_ns(s->clk);
+    LIST_FOREACH(&s->sessions.all, at) {
+        struct session *ss = LIST_ENTRY(at, struct session, link);
+        LIST_FOREACH(&ss->puts, it) {
+            struct put_rec *r = LIST_ENTRY(it, struct put_rec, link);
+            LIST_FOREACH_SAFE(&r->commits, cit, tmp) {
+                struct commit_ctx *ctx = LIST_ENTRY(cit, struct commit_ctx, link);
+                if (ctx->deadline_ns && now > ctx->deadline_ns)
+                    expire(ctx);
+            }
+        }
+    }
 }
 
 int svc_put_abort(void *arg, struct rpc_call *call, struct errbuf *eb) {

@@ -178,6 +178,10 @@ int block_store_lookup(struct block_store *s, struct store_session *ss, struct s
 #define STORE_TOUCH_STEPS 131072u
 uint32_t block_store_touch(struct block_store *s, uint32_t ns, const struct block_id *ids,
                            uint32_t n);
+/* The lease's blocks in the order of their chain, all zeros for one that an operator removed; *ret_ns is
+ * STORE_NONE when none is left. How many; ERR_NOTFOUND (expired, or not this session's), ERR_TOOBIG. */
+int block_store_lease_ids(struct store_session *ss, uint64_t lease_id, uint32_t *ret_ns,
+                          struct block_id *ret, uint32_t max);
 /* 0 or ERR_NOTFOUND (expired, or not this session's). */
 int block_store_release(struct store_session *ss, uint64_t lease_id);
 
@@ -312,11 +316,14 @@ struct store_filter { /* all set conditions must hold; none set: everything */
  * invisible and matching puts aborted when the call returns. After another error than those above
  * they are, too, but nothing is promised of the next start. The callback may come from inside the
  * call. */
-struct store_evict { /* caller's memory; private but for before_ms, what the record says */
+/* Private, in the caller's memory, but for what the callback may read: before_ms (what the record says),
+ * n_deferred (of the blocks: leased, so that their memory follows later), n_aborted (of the blocks: in puts,
+ * never visible). */
+struct store_evict {
     struct list link;
     void (*cb)(void *arg, int rv, uint64_t n_blocks, uint64_t bytes);
     void *arg;
-    uint64_t before_ms, n_blocks, bytes, seq;
+    uint64_t before_ms, n_blocks, bytes, n_deferred, n_aborted, seq;
     bool is_sweeping, is_synced, wants_clear;
 };
 void block_store_evict(struct block_store *s, struct store_evict *e, const struct store_filter *f,
@@ -343,6 +350,9 @@ const char *store_tier_state_name(uint8_t state);
 
 int block_store_inspect(const struct block_store *s, uint32_t ns, const struct block_id *id,
                         struct store_block_info *ret);
+/* Ids of its children, holes and filling ones too, at most max. */
+uint32_t block_store_children(const struct block_store *s, uint32_t ns, const struct block_id *id,
+                              struct block_id *ret, uint32_t max);
 /* Resident blocks that match, at most max; *cursor 0 to begin, 0 again when the end was reached.
  * One call looks at a bounded number of entries, so it may return few or none before the end. */
 uint32_t block_store_list(const struct block_store *s, const struct store_filter *f,

@@ -58,6 +58,15 @@ int block_store_inspect(const struct block_store *s, uint32_t ns, const struct b
     return 0;
 }
 
+uint32_t block_store_children(const struct block_store *s, uint32_t ns, const struct block_id *id,
+                              struct block_id *ret, uint32_t max) {
+    uint32_t idx = dir_find(&s->dir, ns, id), n = 0;
+    uint32_t at = idx == DIR_NONE ? DIR_NONE : store_at(s, idx)->child;
+    for (; at != DIR_NONE && n < max; at = store_at(s, at)->sib_next)
+        ret[n++] = store_at(s, at)->id;
+    return n;
+}
+
 static bool is_named(const struct dir_entry *e, const struct store_filter *f) {
     for (uint32_t i = 0; i < f->n_ids; i++)
         if (block_id_equal(&e->id, &f->ids[i]))

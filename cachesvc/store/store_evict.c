@@ -96,6 +96,7 @@ static void log_record(struct block_store *s, struct disk_removal *r) {
 
 static void count_one(const struct block_store *s, struct store_evict *ev, uint32_t idx) {
     ev->n_blocks++;
+    ev->n_deferred += store_at(s, idx)->leases > 0;
     ev->bytes += s->ns[store_at(s, idx)->ns].shape.payload_bytes;
 }
 
@@ -337,7 +338,7 @@ static int evict_ids(struct block_store *s, struct store_evict *ev, const struct
         return ERR_NOSPACE;
     for (uint32_t i = 0; i < f->n_ids; i++)
         log_below(s, f, ns, r, &f->ids[i]);
-    ev->n_blocks = store_put_abort(s, is_logged, s, &ev->bytes);
+    ev->n_blocks = ev->n_aborted = store_put_abort(s, is_logged, s, &ev->bytes);
     for (uint32_t i = 0; i < f->n_ids; i++)
         remove_below(s, ev, f, ns, &f->ids[i]);
     /* What the directory has forgotten has no record of its own: a descendant's header must go. */
@@ -348,7 +349,7 @@ static int evict_ids(struct block_store *s, struct store_evict *ev, const struct
 }
 
 /* All of it: what is there is what goes, so that nobody has to count. */
-static bool take_numbers(const struct block_store *s, struct store_evict *ev,
+static bool take_numbers(struct block_store *s, struct store_evict *ev,
                          const struct store_sweep *w) {
     if (w->dry_run || w->r.kind != DISK_REMOVE_ALL || w->r.from_ms > 0 ||
         w->r.before_ms < s->newest_ms || s->n_sweeps > 0)
@@ -359,6 +360,7 @@ static bool take_numbers(const struct block_store *s, struct store_evict *ev,
         ev->n_blocks += s->ns[ns].n_blocks;
         ev->bytes += s->ns[ns].n_blocks * s->ns[ns].shape.payload_bytes;
     }
+    ev->n_deferred = store_lease_count(s, w->ns);
     return true;
 }
 
@@ -370,7 +372,7 @@ static int evict_all(struct block_store *s, struct store_evict *ev, const struct
         return ERR_NOSPACE;
     if (!f->dry_run) {
         log_record(s, r);
-        ev->n_blocks = store_put_abort(s, is_logged, s, &ev->bytes);
+        ev->n_blocks = ev->n_aborted = store_put_abort(s, is_logged, s, &ev->bytes);
     }
     if (f->by_ns && ns == STORE_NONE)
         return 0; /* nobody has such blocks here; the record is for whoever brings some */

@@ -193,12 +193,49 @@ void store_lease_forget(struct block_store *s, uint32_t idx) {
     dir_add_leases(&s->dir, idx, -(int)e->leases);
 }
 
+uint64_t store_lease_count(struct block_store *s, uint32_t ns) {
+    uint64_t n = 0;
+    LIST_FOREACH(&s->leases_by_end, l) {
+        uint32_t at = LIST_ENTRY(l, struct store_lease, by_end)->items;
+        for (; at != DIR_NONE; at = s->items[at].next) {
+            uint32_t idx = s->items[at].entry;
+            if (idx == DIR_NONE || (ns != STORE_NONE && store_at(s, idx)->ns != ns))
+                continue;
+            n += *first_holder(store_at(s, idx)) == at; /* once, whoever leases it too */
+        }
+    }
+    return n;
+}
+
 static struct store_lease *find_lease(struct store_session *ss, uint64_t id) {
     struct block_store *s = ss->s;
     uint32_t at = (uint32_t)id - 1;
     if (id == 0 || at >= s->n_leases_max || s->leases[at].id != id || s->leases[at].ss != ss)
         return NULL;
     return &s->leases[at];
+}
+
+/* Items are linked from the chain's end. */
+int block_store_lease_ids(struct store_session *ss, uint64_t lease_id, uint32_t *ret_ns,
+                          struct block_id *ret, uint32_t max) {
+    struct block_store *s = ss->s;
+    const struct store_lease *l = find_lease(ss, lease_id);
+    uint32_t n = 0;
+    if (!l)
+        return ERR_NOTFOUND;
+    for (uint32_t at = l->items; at != DIR_NONE; at = s->items[at].next)
+        n++;
+    if (n > max)
+        return ERR_TOOBIG;
+    *ret_ns = STORE_NONE;
+    uint32_t i = n;
+    for (uint32_t at = l->items; at != DIR_NONE; at = s->items[at].next) {
+        const struct lease_item *it = &s->items[at];
+        ret[--i] = it->entry == DIR_NONE ? (struct block_id){{0}} : store_at(s, it->entry)->id;
+        if (it->entry != DIR_NONE)
+            *ret_ns = store_at(s, it->entry)->ns;
+    }
+    return (int)n;
 }
 
 int block_store_release(struct store_session *ss, uint64_t lease_id) {

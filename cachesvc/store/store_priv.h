@@ -266,6 +266,8 @@ void store_lease_free(struct store_lease *l);
 /* A session was refused that much: what it lacks of its share is recalled from others. */
 void store_lease_ask(struct store_session *ss, uint64_t bytes, uint64_t blocks);
 /* The block goes although it is leased: holders keep its bytes, not the block. */
+/* Leased blocks of the namespace (STORE_NONE: of all), each once; looks at every lease. */
+uint64_t store_lease_count(struct block_store *s, uint32_t ns);
 void store_lease_forget(struct block_store *s, uint32_t idx);
 void store_lease_tick(struct block_store *s, uint64_t now);
 /* store_evict.c */

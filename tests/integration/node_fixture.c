@@ -115,7 +115,7 @@ bool node_fixture_wait_up(struct node_fixture *f, struct kv_client *c) {
 }
 
 void node_fixture_connect(struct node_fixture *f, enum msg_role role, const char *token) {
-    static const char text[] = "block=32\ndtype=f16\nmodel=test\n";
+    static const char text[] = NODE_DESCRIPTOR;
     struct kv_namespace ns = {.descriptor = text,
                               .descriptor_len = sizeof(text) - 1,
                               .range_sizes = node_range_sizes,

@@ -11,6 +11,7 @@
 
 #define NODE_RANGES 4u
 #define NODE_PAYLOAD 65536u
+#define NODE_DESCRIPTOR "block=32\ndtype=f16\nmodel=test\n"
 #define NODE_TOKEN "0123456789abcdef-worker"
 #define NODE_ADMIN_TOKEN "0123456789abcdef-admin"
 

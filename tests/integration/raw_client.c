@@ -169,3 +169,16 @@ int raw_register(struct raw *r, const char *descriptor, uint32_t *ret_handle) {
     }
     return rv;
 }
+
+void raw_peer_open(struct raw_peer *p, struct node_fixture *f, int data_rcvbuf) {
+    raw_open(&p->control, f, 0);
+    CHECK(raw_hello(&p->control, MSG_ROLE_WORKER, NULL, NULL) == 0);
+    CHECK(raw_register(&p->control, NODE_DESCRIPTOR, &p->handle) == 0);
+    raw_open(&p->data, f, data_rcvbuf);
+    CHECK(raw_hello(&p->data, MSG_ROLE_WORKER, NULL, &p->control) == 0);
+}
+
+void raw_peer_close(struct raw_peer *p) {
+    raw_close(&p->data);
+    raw_close(&p->control);
+}

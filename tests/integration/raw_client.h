@@ -54,3 +54,11 @@ int raw_error(struct raw *r);
 int raw_hello(struct raw *r, uint32_t role, const char *token, const struct raw *join);
 /* RegisterNamespace with this descriptor and the fixture's shape. */
 int raw_register(struct raw *r, const char *descriptor, uint32_t *ret_handle);
+
+/* A worker's session with one data connection, and the fixture's own namespace registered in it. */
+struct raw_peer {
+    struct raw control, data;
+    uint32_t handle;
+};
+void raw_peer_open(struct raw_peer *p, struct node_fixture *f, int data_rcvbuf);
+void raw_peer_close(struct raw_peer *p);

@@ -13,7 +13,6 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/resp_server.h"
 
-#define DESC "block=32\ndtype=f16\nmodel=test\n" /* the fixture's own namespace */
 #define LONG 200u
 
 static bool seen[64]; /* by row of the table; all tests of this program together */
@@ -200,9 +199,8 @@ static bool is_dropped(void *arg) {
 
 static void test_a_reader_that_does_not_read(void **state) {
     struct world *w = *state;
-    struct raw control, data;
+    struct raw_peer p;
     struct block_id id, ids[LONG];
-    uint32_t handle;
     int st[1];
     fake_clock_init(&w->clk);
     w->f.clk = &w->clk.clk;
@@ -210,17 +208,13 @@ static void test_a_reader_that_does_not_read(void **state) {
     w->f.cfg.max_waiting = 1;
     start(w, NULL);
     assert_int_equal(node_put(&w->f, 1, 0, 1, -1, st), 0);
-    raw_open(&control, &w->f, 0);
-    assert_int_equal(raw_hello(&control, MSG_ROLE_WORKER, NULL, NULL), 0);
-    assert_int_equal(raw_register(&control, DESC, &handle), 0);
-    raw_open(&data, &w->f, 4096);
-    assert_int_equal(raw_hello(&data, MSG_ROLE_WORKER, NULL, &control), 0);
+    raw_peer_open(&p, &w->f, 4096);
     node_chain(1, &id, 1);
     for (uint32_t i = 0; i < LONG; i++)
         ids[i] = id;
-    struct msg_fetch_req q = {.ns = handle, .ids = ids, .n_ids = LONG};
+    struct msg_fetch_req q = {.ns = p.handle, .ids = ids, .n_ids = LONG};
     for (int i = 0; i < 3; i++)
-        (void)RAW_SEND(&data, fetch_req, WIRE_FETCH, &q);
+        (void)RAW_SEND(&p.data, fetch_req, WIRE_FETCH, &q);
     for (int i = 0; i < 2000 && svc(w)->met.fetch_busy_total == 0; i++)
         test_loop_turn(&w->f.tl);
     SEE(w, fetch_streams, 1);
@@ -231,8 +225,7 @@ static void test_a_reader_that_does_not_read(void **state) {
     assert_true(test_loop_until_fn(&w->f.tl, is_dropped, w));
     SEE(w, slow_reader_dropped_total, 1);
     assert_logged(w, "a reader was dropped", "client=raw", "taken_bytes=");
-    raw_close(&data);
-    raw_close(&control);
+    raw_peer_close(&p);
 }
 
 static struct index_stats index_stats(struct world *w) {

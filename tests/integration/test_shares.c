@@ -10,7 +10,6 @@
 #include "tests/integration/raw_client.h"
 #include "tests/support/fake_clock.h"
 
-#define DESC "block=32\ndtype=f16\nmodel=test\n" /* the fixture's own namespace */
 #define CHAIN 8u
 #define LONG 200u /* blocks of a fetch that no socket buffer holds */
 
@@ -18,25 +17,6 @@ struct world {
     struct node_fixture f;
     struct fake_clock clk;
 };
-
-/* A session with one data connection that takes little. */
-struct peer {
-    struct raw control, data;
-    uint32_t handle;
-};
-
-static void peer_open(struct world *w, struct peer *p) {
-    raw_open(&p->control, &w->f, 0);
-    assert_int_equal(raw_hello(&p->control, MSG_ROLE_WORKER, NULL, NULL), 0);
-    assert_int_equal(raw_register(&p->control, DESC, &p->handle), 0);
-    raw_open(&p->data, &w->f, 4096);
-    assert_int_equal(raw_hello(&p->data, MSG_ROLE_WORKER, NULL, &p->control), 0);
-}
-
-static void peer_close(struct peer *p) {
-    raw_close(&p->data);
-    raw_close(&p->control);
-}
 
 static struct cachesvc *svc(struct world *w) {
     return w->f.node;
@@ -70,7 +50,7 @@ static void work_goes_on(struct world *w, uint32_t tag) {
     assert_int_equal(node_lookup(&w->f, 1, CHAIN, MSG_LOOKUP_F_LEASE | MSG_LOOKUP_F_TOUCH), CHAIN);
 }
 
-static uint64_t ask_fetch(struct peer *p, uint32_t n, uint32_t deadline_ms) {
+static uint64_t ask_fetch(struct raw_peer *p, uint32_t n, uint32_t deadline_ms) {
     struct block_id one, ids[LONG];
     node_chain(1, &one, 1);
     for (uint32_t i = 0; i < n; i++)
@@ -82,7 +62,7 @@ static uint64_t ask_fetch(struct peer *p, uint32_t n, uint32_t deadline_ms) {
 }
 
 /* Until the last frame of that answer; its status. */
-static int end_of(struct peer *p, uint64_t id) {
+static int end_of(struct raw_peer *p, uint64_t id) {
     struct msg_fetch_block m;
     while (raw_answer(&p->data, id))
         if (p->data.hdr.flags & WIRE_F_END) {
@@ -114,9 +94,9 @@ static int teardown(void **state) {
 /* A1: 300 fetches of a session that never reads; every other session was told BUSY for ever. */
 static void test_a_reader_that_never_reads_stops_nobody(void **state) {
     struct world *w = *state;
-    struct peer h;
+    struct raw_peer h;
     work_starts(w);
-    peer_open(w, &h);
+    raw_peer_open(&h, &w->f, 4096);
     for (uint32_t i = 0; i < 300; i++)
         (void)ask_fetch(&h, LONG, 0);
     struct session *ss = session_number(w, 1);
@@ -128,41 +108,41 @@ static void test_a_reader_that_never_reads_stops_nobody(void **state) {
     for (uint32_t i = 0; i < 20; i++)
         work_goes_on(w, 100 + i);
     assert_int_equal(svc(w)->met.fetch_busy_total, 0);
-    peer_close(&h);
+    raw_peer_close(&h);
 }
 
 /* A1: what Hello promises is true: so many requests of a session are taken, whatever the others do. */
 static void test_max_inflight_is_true(void **state) {
     struct world *w = *state;
-    struct peer h, p;
+    struct raw_peer h, p;
     uint64_t ids[20];
     w->f.cfg.max_fetches = 1;
     w->f.cfg.max_waiting = 12;
     work_starts(w);
-    peer_open(w, &h);
+    raw_peer_open(&h, &w->f, 4096);
     (void)ask_fetch(&h, LONG, 0); /* holds the only stream */
-    peer_open(w, &p);
+    raw_peer_open(&p, &w->f, 4096);
     assert_int_equal(p.control.max_inflight, 12);
     for (uint32_t i = 0; i < 13; i++)
         ids[i] = ask_fetch(&p, 2, 0);
     assert_int_equal(end_of(&p, ids[12]), ERR_BUSY); /* one more than was promised */
-    peer_close(&h);
+    raw_peer_close(&h);
     for (uint32_t i = 0; i < 12; i++)
         assert_int_equal(end_of(&p, ids[i]), MSG_FETCH_OK);
     assert_int_equal(svc(w)->met.fetch_busy_total, 1);
-    peer_close(&p);
+    raw_peer_close(&p);
 }
 
 /* A1: in turns by bytes: who got less is next, however many requests the other has waiting. */
 static void test_waiting_sessions_take_turns(void **state) {
     struct world *w = *state;
-    struct peer h, a, b;
+    struct raw_peer h, a, b;
     w->f.cfg.max_fetches = 1;
     work_starts(w);
-    peer_open(w, &h);
+    raw_peer_open(&h, &w->f, 4096);
     (void)ask_fetch(&h, LONG, 0);
-    peer_open(w, &a);
-    peer_open(w, &b);
+    raw_peer_open(&a, &w->f, 4096);
+    raw_peer_open(&b, &w->f, 4096);
     uint64_t first = ask_fetch(&a, LONG, 0);
     (void)ask_fetch(&a, LONG, 0);
     (void)ask_fetch(&a, LONG, 0);
@@ -172,14 +152,14 @@ static void test_waiting_sessions_take_turns(void **state) {
         test_loop_turn(&w->f.tl);
     assert_int_equal(sa->n_waiting, 3);
     assert_int_equal(sb->n_waiting, 1);
-    peer_close(&h);
+    raw_peer_close(&h);
     assert_int_equal(end_of(&a, first), MSG_FETCH_OK);
     for (int i = 0; i < 2000 && sb->n_waiting; i++)
         test_loop_turn(&w->f.tl);
     assert_int_equal(sb->n_waiting, 0);
     assert_int_equal(sa->n_waiting, 2);
-    peer_close(&a);
-    peer_close(&b);
+    raw_peer_close(&a);
+    raw_peer_close(&b);
 }
 
 static bool has_no_streams(void *arg) {
@@ -190,31 +170,31 @@ static bool has_no_streams(void *arg) {
 /* A deadline ends a stream that nobody reads, and a request that waits for its turn. */
 static void test_deadlines_end_streams_and_waiting(void **state) {
     struct world *w = *state;
-    struct peer h, p;
+    struct raw_peer h, p;
     w->f.cfg.max_fetches = 1;
     work_starts(w);
-    peer_open(w, &h);
-    peer_open(w, &p);
+    raw_peer_open(&h, &w->f, 4096);
+    raw_peer_open(&p, &w->f, 4096);
     (void)ask_fetch(&h, LONG, 0);
     for (int i = 0; i < 2000 && list_empty(&session_number(w, 1)->streams); i++)
         test_loop_turn(&w->f.tl);
-    assert_int_equal(end_of(&p, ask_fetch(&p, LONG, 50)), MSG_FETCH_CANCELED);
+    assert_int_equal(end_of(&p, ask_fetch(&p, LONG, 50)), ERR_TIMEOUT);
     assert_int_equal(slabpool_in_use(&svc(w)->streams), 1); /* the other goes on */
-    peer_close(&h);
+    raw_peer_close(&h);
     uint64_t runs = ask_fetch(&p, LONG, 50);
     assert_true(test_loop_until_fn(&w->f.tl, has_no_streams, svc(w)));
     assert_int_equal(end_of(&p, runs), MSG_FETCH_CANCELED);
-    peer_close(&p);
+    raw_peer_close(&p);
 }
 
 /* Cancel finds both, from the control connection too. */
 static void test_cancel_finds_streams_and_waiting(void **state) {
     struct world *w = *state;
-    struct peer p;
+    struct raw_peer p;
     struct msg_ack ack;
     w->f.cfg.max_fetches = 1;
     work_starts(w);
-    peer_open(w, &p);
+    raw_peer_open(&p, &w->f, 4096);
     uint64_t ids[2] = {ask_fetch(&p, LONG, 0), ask_fetch(&p, LONG, 0)};
     for (int i = 0; i < 2000 && session_number(w, 1)->n_waiting == 0; i++)
         test_loop_turn(&w->f.tl);
@@ -226,7 +206,7 @@ static void test_cancel_finds_streams_and_waiting(void **state) {
     }
     assert_true(has_no_streams(svc(w)));
     assert_int_equal(end_of(&p, ids[0]), MSG_FETCH_CANCELED);
-    peer_close(&p);
+    raw_peer_close(&p);
 }
 
 static uint64_t refs(struct world *w) {
@@ -243,15 +223,15 @@ static bool is_alone(void *arg) {
 /* What was ready for a reader that goes away is given back: its slots may leave again. */
 static void test_a_reader_that_goes_leaves_no_slot_held(void **state) {
     struct world *w = *state;
-    struct peer p;
+    struct raw_peer p;
     work_starts(w);
-    peer_open(w, &p);
+    raw_peer_open(&p, &w->f, 4096);
     for (uint32_t i = 0; i < 4; i++)
         (void)ask_fetch(&p, LONG, 0);
     for (int i = 0; i < 2000 && session_number(w, 1)->bound[BOUND_STREAMS].used < 4; i++)
         test_loop_turn(&w->f.tl);
     assert_true(refs(w) > 0);
-    peer_close(&p);
+    raw_peer_close(&p);
     assert_true(test_loop_until_fn(&w->f.tl, is_alone, w));
     assert_int_equal(refs(w), 0);
     for (int i = 0; i < N_BOUNDS; i++)
@@ -261,10 +241,10 @@ static void test_a_reader_that_goes_leaves_no_slot_held(void **state) {
 /* A1: frames under way hold slots of the RAM tier: a session's share of them, and others go on. */
 static void test_bytes_under_way_are_shared(void **state) {
     struct world *w = *state;
-    struct peer h[3];
+    struct raw_peer h[3];
     work_starts(w);
     for (int k = 0; k < 3; k++) {
-        peer_open(w, &h[k]);
+        raw_peer_open(&h[k], &w->f, 4096);
         (void)ask_fetch(&h[k], LONG, 0);
     }
     for (int i = 0; i < 2000; i++)
@@ -275,7 +255,7 @@ static void test_bytes_under_way_are_shared(void **state) {
     for (uint32_t i = 0; i < 5; i++)
         work_goes_on(w, 100 + i);
     for (int k = 0; k < 3; k++)
-        peer_close(&h[k]);
+        raw_peer_close(&h[k]);
 }
 
 /* ---- the rate of a reader ---- */
@@ -289,25 +269,25 @@ static bool is_dropped(void *arg) {
 /* A1: who takes too little of what it asked for is dropped; who asks for nothing is not. */
 static void test_a_reader_below_the_least_rate_is_dropped(void **state) {
     struct world *w = *state;
-    struct peer slow, idle;
+    struct raw_peer slow, idle;
     fake_clock_init(&w->clk);
     w->f.clk = &w->clk.clk;
     work_starts(w);
-    peer_open(w, &slow);
-    peer_open(w, &idle);
+    raw_peer_open(&slow, &w->f, 4096);
+    raw_peer_open(&idle, &w->f, 4096);
     uint64_t id = ask_fetch(&slow, LONG, 0);
     assert_true(test_loop_until_fn(&w->f.tl, is_dropped, w));
     assert_int_equal(end_of(&slow, id), ERR_CLOSED);
     assert_int_equal(svc(w)->met.slow_reader_dropped_total, 1);
     id = ask_fetch(&idle, 1, 0);
     assert_int_equal(end_of(&idle, id), MSG_FETCH_OK);
-    peer_close(&slow);
-    peer_close(&idle);
+    raw_peer_close(&slow);
+    raw_peer_close(&idle);
 }
 
 /* ---- puts ---- */
 
-static uint64_t begin(struct peer *p, uint8_t name, uint32_t n) {
+static uint64_t begin(struct raw_peer *p, uint8_t name, uint32_t n) {
     struct block_id ids[16], parents[16] = {{{0}}};
     uint32_t depths[16];
     uint64_t sums[16];
@@ -336,11 +316,11 @@ static uint64_t begin(struct peer *p, uint8_t name, uint32_t n) {
 /* A1: commits that wait for payloads that never come: all places were one session's. */
 static void test_commits_that_wait_stop_nobody(void **state) {
     struct world *w = *state;
-    struct peer h;
+    struct raw_peer h;
     uint32_t index = 0;
     w->f.cfg.max_commits = 16;
     work_starts(w);
-    peer_open(w, &h);
+    raw_peer_open(&h, &w->f, 4096);
     uint64_t put_id = begin(&h, 1, 16), last = 0;
     assert_true(put_id != 0);
     struct msg_put_commit_req q = {.put_id = put_id, .indexes = &index, .n_indexes = 1};
@@ -351,7 +331,7 @@ static void test_commits_that_wait_stop_nobody(void **state) {
     assert_int_equal(session_number(w, 1)->bound[BOUND_COMMITS].used, 16 - 16 / 8);
     for (uint32_t i = 0; i < 5; i++)
         work_goes_on(w, 100 + i);
-    peer_close(&h);
+    raw_peer_close(&h);
 }
 
 int main(void) {
