@@ -126,6 +126,7 @@ static int on_headers_complete(llhttp_t *p) {
     p->upgrade = 0; /* no protocol is offered: the request is served as it is */
     if (r->head.oom)
         return refuse(c, 503, "out of memory");
+    http_req_take_id(r);
     int rv = check_head(c, p);
     if (rv)
         return rv;

@@ -48,7 +48,15 @@ struct http_req {
     uint64_t body_bytes; /* of them charged to the peer */
     uint64_t start_ns;
     struct strbuf reply_headers;
-    bool streaming;
+    bool streaming, is_probe;
+    char id[64];
+    int status;            /* of the answer; 0: none yet */
+    uint64_t handed_start; /* of the connection's bytes, when the request began */
+    struct {
+        const char *key, *text; /* text NULL: number */
+        uint64_t number;
+    } notes[HTTP_NOTES];
+    uint32_t n_notes;
     void *data;
     void (*gone_cb)(struct http_req *r, void *arg);
     void *gone_arg;
@@ -101,6 +109,7 @@ struct http_server {
     struct http_link *spare; /* for accept() when memory is out; see on_connection() */
     bool accept_waits;       /* a connection could not be accepted for lack of the spare */
     uint32_t n_reqs;
+    uint64_t id_seed, n_ids; /* of made request ids */
     uv_timer_t flush; /* bounds what a close waits for answers on their way */
     bool flush_open;
     struct http_server_stats stats;
@@ -118,6 +127,7 @@ struct http_req *http_req_new(struct http_link *c);
 void http_peer_unref(struct http_peer *p);
 void http_req_free(struct http_req *r);
 const char *http_status_text(int status);
+void http_req_take_id(struct http_req *r); /* its head is there */
 uint32_t http_req_count_header(const struct http_req *r, const char *name);
 /* 0, or the status to refuse with: 413, 503 (the client's share of all bodies is used up). */
 int http_req_add_body(struct http_req *r, const char *p, size_t n);

@@ -1,6 +1,7 @@
 /* Requests as handlers see them, and the answers they give. */
 #include "common/http_server.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <time.h>
@@ -8,6 +9,7 @@
 #include "common/check.h"
 #include "common/http_priv.h"
 #include "common/json.h"
+#include "common/log_format.h"
 
 static const struct {
     int status;
@@ -54,7 +56,9 @@ struct http_req *http_req_new(struct http_link *c) {
     r->peer = c->peer;
     r->peer->n_refs++;
     r->start_ns = uv_hrtime();
+    r->handed_start = c->conn.handed;
     r->s->n_reqs++;
+    http_req_take_id(r); /* made; a client's replaces it */
     return r;
 }
 
@@ -149,6 +153,40 @@ uint32_t http_req_count_header(const struct http_req *r, const char *name) {
     return n;
 }
 
+/* Plain enough for any log, header or URL. */
+static bool is_id(struct str s) {
+    bool ok = s.n > 0 && s.n < sizeof(((struct http_req *)0)->id);
+    for (size_t i = 0; i < s.n && ok; i++)
+        ok = isalnum((unsigned char)s.p[i]) || strchr("-_.:+/=@", s.p[i]);
+    return ok;
+}
+
+void http_req_take_id(struct http_req *r) {
+    struct str given = http_req_header(r, "x-request-id");
+    if (is_id(given)) {
+        snprintf(r->id, sizeof(r->id), STR_FMT, STR_ARG(given));
+    } else if (!r->id[0]) {
+        uint64_t v = (r->s->id_seed + r->s->n_ids++) * 0x9e3779b97f4a7c15u;
+        snprintf(r->id, sizeof(r->id), "%016" PRIx64, v ^ v >> 29);
+    }
+}
+
+const char *http_req_id(const struct http_req *r) {
+    return r->id;
+}
+
+void http_req_note_u64(struct http_req *r, const char *key, uint64_t value) {
+    CHECK(r->n_notes < HTTP_NOTES);
+    r->notes[r->n_notes].key = key;
+    r->notes[r->n_notes++].number = value;
+}
+
+void http_req_note_text(struct http_req *r, const char *key, const char *text) {
+    CHECK(r->n_notes < HTTP_NOTES);
+    r->notes[r->n_notes].key = key;
+    r->notes[r->n_notes++].text = text;
+}
+
 uint64_t http_req_start_ns(const struct http_req *r) {
     return r->start_ns;
 }
@@ -184,6 +222,7 @@ static void add_head(struct http_req *r, int status, const char *ctype, int64_t 
     char date[40];
     time_t now = time(NULL);
     struct tm tm;
+    r->status = status;
     gmtime_r(&now, &tm);
     strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
     strbuf_addf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_status_text(status), date);
@@ -197,13 +236,43 @@ static void add_head(struct http_req *r, int status, const char *ctype, int64_t 
         strbuf_addz(out, "Connection: close\r\n");
     else if (r->is_http10)
         strbuf_addz(out, "Connection: keep-alive\r\n");
+    strbuf_addf(out, "X-Request-Id: %s\r\n", r->id);
     strbuf_adds(out, strbuf_view(&r->reply_headers));
     strbuf_addz(out, "\r\n");
+}
+
+static void add_text(struct log_line *line, const char *key, struct str s) {
+    char text[256];
+    if (!s.p)
+        return;
+    snprintf(text, sizeof(text), STR_FMT, STR_ARG(s));
+    log_line_text(line, key, text);
+}
+
+static void fill_access(struct log_line *line, void *arg) {
+    struct http_req *r = arg;
+    log_line_text(line, "id", r->id);
+    log_line_text(line, "client", r->peer->text);
+    add_text(line, "forwarded", http_req_header(r, "x-forwarded-for"));
+    add_text(line, "trace", http_req_header(r, "traceparent"));
+    log_line_text(line, "method", http_req_method(r));
+    add_text(line, "path", http_req_path(r));
+    log_line_u64(line, "status", (uint64_t)(r->status ? r->status : 499)); /* 499: gone before an answer */
+    log_line_u64(line, "bytes", r->c ? r->c->conn.handed - r->handed_start : 0);
+    log_line_u64(line, "ms", (uv_hrtime() - r->start_ns) / 1000000u);
+    for (uint32_t i = 0; i < r->n_notes; i++) {
+        if (r->notes[i].text)
+            log_line_text(line, r->notes[i].key, r->notes[i].text);
+        else
+            log_line_u64(line, r->notes[i].key, r->notes[i].number);
+    }
 }
 
 /* Takes r off its connection and frees it; the connection goes on. */
 static void end(struct http_req *r, bool close_after) {
     struct http_link *c = r->c;
+    if (r->s->cfg.access_log && (!r->is_probe || r->status != 200))
+        log_record(r->s->cfg.log, "request", fill_access, r);
     if (c && !http_conn_is_gone(&c->conn)) {
         c->req = NULL;
         r->c = NULL;

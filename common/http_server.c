@@ -2,6 +2,7 @@
 #include "common/http_server.h"
 
 #include <netdb.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -192,6 +193,7 @@ static bool admit(struct http_link *c) {
     if (!t)
         return false;
     r->handed_out = false;
+    r->is_probe = t->is_probe;
     c->route = t;
     return true;
 }
@@ -560,6 +562,8 @@ static int server_new(struct http_server **ret, uv_loop_t *loop, const struct ht
     s->loop = loop;
     s->cfg = *cfg;
     set_defaults(&s->cfg);
+    if (getrandom(&s->id_seed, sizeof(s->id_seed), 0) < 0)
+        s->id_seed = uv_hrtime();
     s->on_head = admit;
     s->on_freed = server_release;
     share_init(&s->bodies, SHARE_RUNNING, s->cfg.max_bodies_bytes, HTTP_READ_BYTES);

@@ -54,6 +54,7 @@ struct http_server_cfg {
     const struct http_route *routes;
     size_t n_routes; /* borrowed for the server's life */
     struct log *log; /* may be NULL */
+    bool access_log; /* a line for each request that ended, but for probes that went well */
     /* 0 in any of these: the default in brackets */
     uint32_t max_conns;            /* [1024] */
     size_t max_head_bytes;         /* [32 KiB] request line and headers: 431 (414 for the line) */
@@ -107,6 +108,14 @@ void *http_req_data(const struct http_req *r);
 /* cb at most once, before the request's end, never from inside a call on r. */
 void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *arg), void *arg);
 bool http_req_is_gone(const struct http_req *r);
+
+/* The client's X-Request-Id, or one that was made; in the answer's head and in the access log. */
+const char *http_req_id(const struct http_req *r);
+/* One more pair for the request's line in the access log, at most HTTP_NOTES. Key and text are borrowed
+ * until the request has ended. */
+#define HTTP_NOTES 10
+void http_req_note_u64(struct http_req *r, const char *key, uint64_t value);
+void http_req_note_text(struct http_req *r, const char *key, const char *text);
 
 /* --- answering --- */
 /* A header for the answer to come. Names and values are the caller's constants or checked: a value

@@ -199,19 +199,26 @@ static void emit(struct log *l, const char *line, size_t n) {
     pthread_cond_signal(&l->work);
 }
 
-void log_write_(struct log *l, enum log_level level, const char *event, const char *fmt, ...) {
+/* What every line begins with. Under the lock, for its clock. */
+static void begin_line(struct log *l, struct log_line *line, char text[LINE_MAX_BYTES],
+                       enum log_level level, const char *event) {
     static const char *const level_names[] = {"debug", "info", "warn", "error"};
-    char text[LINE_MAX_BYTES], ts[40];
+    char ts[40];
+    log_line_begin(line, text, LINE_MAX_BYTES, l->cfg.json);
+    log_line_text(line, "ts", time_text(ts, sizeof(ts), clock_wall_ns(l->cfg.clk)));
+    log_line_text(line, "level", level_names[level]);
+    log_line_text(line, "prog", l->cfg.prog ? l->cfg.prog : "-");
+    log_line_text(line, "event", event);
+}
+
+void log_write_(struct log *l, enum log_level level, const char *event, const char *fmt, ...) {
+    char text[LINE_MAX_BYTES];
     struct log_line line;
 
     pthread_mutex_lock(&l->lock);
     uint32_t missed = 0;
     if (rate_allows(l, event, clock_mono_ns(l->cfg.clk), &missed)) {
-        log_line_begin(&line, text, sizeof(text), l->cfg.json);
-        log_line_text(&line, "ts", time_text(ts, sizeof(ts), clock_wall_ns(l->cfg.clk)));
-        log_line_text(&line, "level", level_names[level]);
-        log_line_text(&line, "prog", l->cfg.prog ? l->cfg.prog : "-");
-        log_line_text(&line, "event", event);
+        begin_line(l, &line, text, level, event);
         if (missed)
             log_line_u64(&line, "suppressed", missed);
         va_list ap;
@@ -223,5 +230,19 @@ void log_write_(struct log *l, enum log_level level, const char *event, const ch
     } else {
         atomic_fetch_add_explicit(&l->suppressed, 1, memory_order_relaxed);
     }
+    pthread_mutex_unlock(&l->lock);
+}
+
+void log_record(struct log *l, const char *event, void (*fill)(struct log_line *line, void *arg),
+                void *arg) {
+    char text[LINE_MAX_BYTES];
+    struct log_line line;
+    if (!log_on(l, LOG_LEVEL_INFO))
+        return;
+    pthread_mutex_lock(&l->lock);
+    begin_line(l, &line, text, LOG_LEVEL_INFO, event);
+    fill(&line, arg);
+    log_line_end(&line);
+    emit(l, line.p, line.n);
     pthread_mutex_unlock(&l->lock);
 }

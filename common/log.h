@@ -46,6 +46,12 @@ bool log_on(const struct log *l, enum log_level level);
 void log_write_(struct log *l, enum log_level level, const char *event, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 
+/* One line at level info whose pairs fill() adds, without the rate limit: for records of which each one
+ * counts, such as an access log. fill runs under the log's lock. */
+struct log_line;
+void log_record(struct log *l, const char *event, void (*fill)(struct log_line *line, void *arg),
+                void *arg);
+
 /* kv: a printf format of key=value pairs and its arguments; may be left out. The blank before it
  * keeps the format non-empty when it is. */
 #define LOG_(l, level, event, ...)                                                                 \

@@ -699,6 +699,49 @@ static void test_host_is_checked_on_loopback(void **state) {
     teardown(&st);
 }
 
+/* E8: which request failed, where, why? One line each, and an id that both sides know. */
+static void test_requests_have_ids_and_lines(void **state) {
+    (void)state;
+    struct client c;
+    struct log *log;
+    int fds[2];
+    static char lines[16384];
+    assert_int_equal(pipe(fds), 0);
+    const struct log_cfg lc = {.prog = "t", .fd = fds[1], .sync = true, .burst = 1};
+    assert_int_equal(log_new(&log, &lc), 0);
+    struct fixture *f = open_fixture((struct http_server_cfg){.log = log, .access_log = true});
+    one_shot(f, "GET /hello?q=a HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: my-id.7\r\nTraceparent: 00-ab-cd-01\r\n"
+                "X-Forwarded-For: 10.9.8.7\r\n\r\n", "X-Request-Id: my-id.7\r\n");
+    client_open(&c, f); /* one that could forge a line is replaced */
+    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\" status=\"1\r\nConnection: close\r\n\r\n");
+    client_expect_eof(&c);
+    const char *made = strstr(c.in, "X-Request-Id: ");
+    assert_non_null(made);
+    assert_int_equal(strspn(made + 14, "0123456789abcdef"), 16);
+    client_close(&c);
+    one_shot(f, "GET /probe HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 200");
+    one_shot(f, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 404");
+    one_shot(f, "GARBAGE\r\n\r\n", "HTTP/1.1 400");
+    hold(f, &c);
+    client_close(&c);
+    assert_true(test_loop_until_fn(&f->tl, has_gone, f));
+    http_reply(f->held, 200, NULL, STR("nobody"));
+    void *st = f;
+    teardown(&st);
+    log_free(log);
+    close(fds[1]);
+    ssize_t n = read(fds[0], lines, sizeof(lines) - 1);
+    close(fds[0]);
+    assert_true(n > 0);
+    assert_int_equal(count(lines, "event=request"), 5); /* no limit, and no probe */
+    assert_non_null(strstr(lines, "id=my-id.7 client=127.0.0.1 forwarded=10.9.8.7 trace=00-ab-cd-01 method=GET "
+                                  "path=/hello status=200 bytes="));
+    assert_null(strstr(lines, "status=1"));
+    assert_non_null(strstr(lines, "path=/nowhere status=404"));
+    assert_non_null(strstr(lines, "status=400"));
+    assert_non_null(strstr(lines, "path=/hold status=499"));
+}
+
 /* F18: OPTIONS was 405, and no page could read an answer. */
 static void test_cors_is_an_option(void **state) {
     struct fixture *f = *state;
@@ -847,6 +890,7 @@ int main(void) {
         T(test_close_waits_for_open_requests),
         T(test_every_allocation_may_fail),
         cmocka_unit_test(test_slow_head_and_body_time_out),
+        cmocka_unit_test(test_requests_have_ids_and_lines),
         cmocka_unit_test(test_bodies_share_a_budget),
         cmocka_unit_test(test_client_that_reads_nothing_is_dropped),
         cmocka_unit_test(test_client_that_reads_hardly_is_dropped),
