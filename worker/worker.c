@@ -301,6 +301,7 @@ static int open_http(struct worker *w, struct errbuf *eb) {
         .routes = w->routes,
         .n_routes = ARRAY_LEN(w->routes),
         .log = w->svc->log,
+        .access_log = w->cfg->access_log,
         .max_conns = w->cfg->http_max_conns,
         .max_body_bytes = w->cfg->http_body_bytes,
         .max_bodies_bytes = w->cfg->http_bodies_bytes,

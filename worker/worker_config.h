@@ -23,6 +23,8 @@
       "without --api-key-file, since a web page can point a name of its own there")                \
     X(cors_origin, LIST, "", 0, 64, false,                                                         \
       "origin of web pages that may use the API, https://NAME[:PORT], or *; repeatable")           \
+    X(access_log, BOOL, true, 0, 0, false,                                                         \
+      "log a line for each request: id, client, status, tokens, times; probes when they fail")     \
     X(http_max_conns, U32, 1024, 8, 65536, false,                                                  \
       "HTTP connections; beyond, those without a request give way")                                \
     X(http_body_bytes, U64, 16u << 20, 1024, 1u << 30, false, "largest request body")              \

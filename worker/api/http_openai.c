@@ -117,7 +117,7 @@ static int stream_write(struct call *c, struct strbuf *out) {
         rv = http_stream_write(c->http, out->p, out->len);
     c->last_write_ns = clock_mono_ns(c->h->cfg.clk);
     if (rv == ERR_BUSY) { /* megabytes unread: the client has stopped reading */
-        log_warn(c->h->cfg.log, "client does not read its stream, cancelled", "id=%s", c->render.id);
+        log_warn(c->h->cfg.log, "client does not read its stream, cancelled", "id=%s", http_req_id(c->http));
         fail(c, ERR_TIMEOUT, NULL);
         cancel_all(c);
     }
@@ -191,11 +191,35 @@ static void answer_whole(struct call *c) {
     strbuf_fini(&out);
 }
 
+/* What the access log tells of a generation. */
+static void note_call(struct call *c) {
+    uint64_t prompt = 0, completion = 0, cached = 0;
+    const struct gen_usage *first = c->gen && c->gen[0] ? &c->gen[0]->usage : NULL;
+    for (uint32_t i = 0; first && i < c->n && c->gen[i]; i++) {
+        prompt += c->gen[i]->usage.n_prompt;
+        completion += c->gen[i]->usage.n_completion;
+        cached += gen_usage_cached(&c->gen[i]->usage);
+    }
+    if (c->render.id[0])
+        http_req_note_text(c->http, "answer", c->render.id);
+    http_req_note_u64(c->http, "prompt_tokens", prompt);
+    http_req_note_u64(c->http, "cached_tokens", cached);
+    http_req_note_u64(c->http, "tokens", completion);
+    if (first && first->first_token_ns)
+        http_req_note_u64(c->http, "ttft_ms", (first->first_token_ns - first->submitted_ns) / NS_PER_MS);
+    if (c->fail_status)
+        http_req_note_text(c->http, "error", c->fail_text.text);
+    http_req_note_text(c->http, "reason", c->is_gone       ? "client gone"
+                                            : c->fail_status ? "error"
+                                                             : finish_reason_name(c->why[0]));
+}
+
 static void finish_call(struct call *c) {
     if (c->is_gone && !c->fail_status) {
         c->fail_status = 499; /* nobody reads it; the server only frees the request */
         (void)err_set(&c->fail_text, 0, "client closed the connection");
     }
+    note_call(c);
     if (c->fail_status)
         reply_failure(c);
     else if (c->req.stream)

@@ -60,7 +60,7 @@ class Tokdump(unittest.TestCase):
             return json.load(r)
 
     def compare_with_worker(self, block, dtype):
-        args = [WORKER, "--model", self.model, "--listen=127.0.0.1:0", "--threads=1", "--kv-bytes=16m",
+        args = [WORKER, "--model", self.model, "--listen=127.0.0.1:0", "--threads=1", "--kv-bytes=16m", "--lame-duck-ms=0",
                 f"--block-tokens={block}", f"--kv-dtype={dtype}"]
         with subprocess.Popen(args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as worker:
             try:

@@ -26,6 +26,8 @@ struct fixture {
     struct http_route routes[HTTP_OPENAI_ROUTES];
     struct chat_template *chat;
     bool http_closed, api_closed, drained;
+    struct log *log; /* of an access log: NULL or set before start() */
+    int log_fds[2];
 };
 
 static int setup(void **state) {
@@ -54,7 +56,8 @@ static void start(struct fixture *f) {
     if (http_openai_open(&f->api, &f->cfg, &eb) < 0)
         fail_msg("%s", eb.text);
     http_openai_routes(f->api, f->routes);
-    const struct http_server_cfg hc = {.host = "127.0.0.1", .routes = f->routes, .n_routes = ARRAY_LEN(f->routes)};
+    const struct http_server_cfg hc = {.host = "127.0.0.1", .routes = f->routes, .n_routes = ARRAY_LEN(f->routes),
+                                       .log = f->log, .access_log = f->log != NULL};
     if (http_server_open(&f->http, &f->e.loop, &hc, &eb) < 0)
         fail_msg("%s", eb.text);
 }
@@ -74,6 +77,7 @@ static int teardown(void **state) {
         uv_run(&f->e.loop, UV_RUN_ONCE);
     engine_fx_fini(&f->e);
     chat_template_free(f->chat);
+    log_free(f->log);
     free(f);
     return 0;
 }
@@ -558,6 +562,35 @@ static void test_the_key_is_asked_before_the_body(void **state) {
     }
 }
 
+/* E8: the line of a generation says what it was, what it cost and why it ended. */
+static void test_access_log_tells_what_a_generation_was(void **state) {
+    (void)state;
+    struct fixture *f = *state;
+    static char lines[8192];
+    CHECK(pipe(f->log_fds) == 0);
+    const struct log_cfg lc = {.prog = "t", .fd = f->log_fds[1], .sync = true};
+    CHECK(log_new(&f->log, &lc) == 0);
+    start(f);
+    for (int i = 0; i < 2; i++)
+        json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello there\",\"max_tokens\":3,\"temperature\":0}",
+                      "X-Request-Id: r-1\r\nTraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n", 200));
+    json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":9000}", "", 400));
+    atomic_store(&f->e.model.fail_rv, ERR_INTERNAL);
+    json_free(ask(f, "/v1/completions", "{\"prompt\":\"what fails\"}", "", 500));
+    close(f->log_fds[1]);
+    CHECK(read(f->log_fds[0], lines, sizeof(lines) - 1) > 0);
+    close(f->log_fds[0]);
+    assert_non_null(strstr(lines, "id=r-1 client=127.0.0.1 trace=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 "
+                                  "method=POST path=/v1/completions status=200"));
+    assert_non_null(strstr(lines, "prompt_tokens=11 cached_tokens=0 tokens=3 ttft_ms="));
+    assert_non_null(strstr(lines, "prompt_tokens=11 cached_tokens=8 tokens=3 ttft_ms="));
+    assert_non_null(strstr(lines, "reason=length"));
+    assert_non_null(strstr(lines, "status=400"));
+    assert_non_null(strstr(lines, "context limit"));
+    assert_non_null(strstr(lines, "status=500"));
+    assert_non_null(strstr(lines, "error=\"forward pass"));
+}
+
 static void test_draining_is_503(void **state) {
     struct fixture *f = *state;
     start(f);
@@ -604,6 +637,7 @@ int main(void) {
         TEST(test_any_model_is_an_option),
         TEST(test_only_json_is_taken),
         TEST(test_the_key_is_asked_before_the_body),
+        TEST(test_access_log_tells_what_a_generation_was),
         TEST(test_draining_is_503),
         TEST(test_close_with_requests_open),
     };
