@@ -232,7 +232,7 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     f.descendants = m.descendants;
     f.by_time = by_time;
     f.time_from_ms = m.from_ms;
-    f.time_to_ms = m.to_ms ? m.to_ms : UINT64_MAX;
+    f.time_to_ms = m.to_ms ? m.to_ms - 1 : UINT64_MAX; /* exclusive on the wire */
     f.by_writer = m.writer.n == sizeof(f.writer);
     if (f.by_writer)
         memcpy(f.writer, m.writer.p, sizeof(f.writer));

@@ -193,7 +193,9 @@ static int send_payload(struct fetch_stream *st, uint32_t index, struct fetch_se
                                 .n_range_checksums = ref->n_ranges,
                                 .range_checksums = sums,
                                 .first_range = st->ask.first_range,
-                                .n_ranges = st->ask.n_ranges};
+                                .n_ranges = st->ask.n_ranges,
+                                .origin_writer = {ref->writer, sizeof(ref->writer)},
+                                .origin_time_ms = ref->time_ms};
     int rv = sums ? wire_msg_fetch_block_encode(scratch, &m, out) : ERR_TOOBIG;
     if (rv < 0) {
         buf_unref(&send->buf);

@@ -113,8 +113,10 @@ static int check_begin(const struct cachesvc *s, const struct msg_put_begin_req 
         return err_set(eb, m->n_ids ? ERR_TOOBIG : ERR_INVALID, "Put: %zu blocks, 1 to %u are taken",
                        m->n_ids, s->cfg->max_put_blocks);
     if (m->n_parents != m->n_ids || m->n_depths != m->n_ids || m->n_checksums != m->n_ids ||
-        (m->block_flags.n != 0 && m->block_flags.n != m->n_ids))
-        return err_set(eb, ERR_INVALID, "Put: ids, parents, depths, checksums and flags differ in number");
+        (m->block_flags.n != 0 && m->block_flags.n != m->n_ids) ||
+        (m->origin_writers.n != 0 && m->origin_writers.n != m->n_ids * STORE_WRITER_BYTES) ||
+        (m->n_origin_times_ms != 0 && m->n_origin_times_ms != m->n_ids))
+        return err_set(eb, ERR_INVALID, "Put: ids, parents, depths, checksums, flags and origins differ in number");
     return 0;
 }
 
@@ -125,6 +127,8 @@ static void fill_blocks(const struct msg_put_begin_req *m, struct store_put_bloc
             .id = m->ids[i],
             .parent = m->parents[i],
             .depth = m->depths[i],
+            .writer = m->origin_writers.n ? m->origin_writers.p + i * STORE_WRITER_BYTES : NULL,
+            .time_ms = m->n_origin_times_ms ? m->origin_times_ms[i] : 0,
             .flags = flags & MSG_PUT_BF_PARENT_ELSEWHERE ? STORE_PUT_PARENT_ELSEWHERE : 0u,
             .checksum = m->checksums[i]};
     }

@@ -149,6 +149,34 @@ def happy_path(path):
                      + data(3, block_id(1) + block_id(1)) + packed(4, [9, 2]) + packed64(5, [1, 1]))
     assert m[2] == b"\5\0", m
     control.call("put_abort", 13, num(1, m[1]))
+
+    # Origin: who computed a block and when travels with it; a time to come is now.
+    def put_as(number, i, origin, time_ms):
+        got = control.call("put_begin", number, num(1, ns) + data(2, block_id(i)) + data(3, block_id(1)) + packed(4, [2])
+                           + packed64(5, [block_sum(RANGE_SUMS, block_id(i))]) + data(12, origin) + packed(13, [time_ms]))
+        if got[2] == b"\0":
+            conn.s.sendall(frame("put_data", ONEWAY, 95, num(1, got[1]) + packed64(3, RANGE_SUMS), PAYLOAD))
+            assert control.call("put_commit", number + 1, num(1, got[1]) + packed(2, [0]) + num(3, 1))[1] == b"\0"
+        return got[2]
+
+    def origin_of(number, i):
+        conn.s.sendall(frame("fetch", 0, number, num(1, ns) + data(2, block_id(i))))
+        got = conn.read(number)[1]
+        return got[10], got[11]
+
+    origin, then = bytes(range(16)), 1650000000123
+    assert put_as(20, 2, origin, then) == b"\0"
+    assert origin_of(22, 2) == (origin, then)
+    assert put_as(23, 3, origin, 4000000000000) == b"\0"
+    assert abs(origin_of(25, 3)[1] / 1000 - time.time()) < 60
+
+    # What an operator removed is not taken again with an origin from before; computed anew it is.
+    admin = Conn(path)
+    admin.call("hello", 1, hello(role=3))
+    m = admin.call("evict", 2, data(1, block_id(2)) + data(3, digest))
+    assert m[1] == 1 and m[2] == len(PAYLOAD), m
+    assert put_as(26, 2, origin, then) == b"\6"
+    assert put_as(27, 2, origin, 0) == b"\0"
     return control
 
 
