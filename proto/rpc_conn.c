@@ -1,24 +1,66 @@
-#include "proto/rpc_conn_impl.h"
+#include "proto/rpc_conn.h"
 
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <uv.h>
 
+#include "common/bump.h"
+#include "common/check.h"
+#include "proto/rpc_out.h"
 #include "proto/rpc_sock.h"
+#include "proto/wire_msg.h"
 
-#define INBUF_BYTES (16u << 10)
-#define READ_AHEAD_BYTES (8u << 10) /* for pipelined small frames; of a payload it is copied */
+#define RPC_CONN_MAGIC 0x6e6e6f43u
 #define TRASH_BYTES (64u << 10)
 #define READ_BUDGET_BYTES (4u << 20) /* in one turn, so that one peer does not hold the loop */
+
+/*   CONNECTING --writable--> OPEN --error--> BROKEN --close--> CLOSED
+ *        \--------error--------^   \--close_after_flush--> LINGER --flushed, EOF, timeout--> CLOSED */
+enum conn_state { CONN_CONNECTING, CONN_OPEN, CONN_BROKEN, CONN_LINGER, CONN_CLOSED };
+
+struct rpc_conn {
+    uint32_t magic;
+    uint32_t refs; /* the owner's, until the close callback, and those of rpc_conn_ref() */
+    enum conn_state state;
+    int fd;
+    bool is_tcp, is_paused, is_kicked, is_corked, want_drain, is_shut;
+    int live;    /* uv handles that may still call back */
+    int pending; /* error found while sending, told from the loop */
+    uint32_t grants;
+    void *user;
+    struct rpc_conn_cfg cfg;
+    const struct rpc_conn_ops *ops;
+    void *arg;
+    rpc_conn_close_cb close_cb;
+    uv_poll_t poll;
+    int poll_events; /* that poll waits for */
+    uv_timer_t linger;
+
+    /* Receiving. While a payload is under way the frame's header and message stay at
+     * in.bytes + frame_off. */
+    struct rpc_in in;
+    size_t in_need, frame_off;
+    struct wire_hdr hdr;
+    struct rpc_sink sink;
+    bool is_in_payload;
+    size_t pay_left;
+    uint64_t last_read_ns;
+    uint64_t frame_ns, deaf_ns; /* a frame has begun; we do not read since. 0: neither */
+
+    struct rpc_out out;
+    char peer[80];
+};
+
+static void update_poll(struct rpc_conn *c);
+static void kick(struct rpc_conn *c);
 
 /* ---- life ---- */
 
 static void conn_defaults(struct rpc_conn_cfg *cfg) {
     if (!cfg->limits.max_msg_bytes)
-        cfg->limits.max_msg_bytes = WIRE_MAX_MSG_BYTES;
-    if (!cfg->limits.max_payload_bytes)
-        cfg->limits.max_payload_bytes = WIRE_MAX_PAYLOAD_BYTES;
+        cfg->limits = (struct wire_limits){WIRE_MAX_MSG_BYTES, WIRE_MAX_PAYLOAD_BYTES};
     if (!cfg->max_out_frames)
         cfg->max_out_frames = 128;
     if (!cfg->max_out_bytes)
@@ -33,8 +75,8 @@ static void conn_defaults(struct rpc_conn_cfg *cfg) {
 
 static void conn_free(struct rpc_conn *c) {
     c->magic = 0;
-    free(c->in);
-    free(c->out_pool);
+    rpc_in_fini(&c->in);
+    rpc_out_fini(&c->out);
     free(c);
 }
 
@@ -76,7 +118,7 @@ static void on_handle_closed(uv_handle_t *h) {
 
 static void conn_close_handles(struct rpc_conn *c) {
     c->state = CONN_CLOSED;
-    rpc_conn_drop_queue(c);
+    rpc_out_clear(&c->out);
     uv_close((uv_handle_t *)&c->poll, on_handle_closed);
     uv_close((uv_handle_t *)&c->linger, on_handle_closed);
 }
@@ -96,13 +138,44 @@ void rpc_conn_close(struct rpc_conn *c, rpc_conn_close_cb cb) {
  * asks the state. */
 static void on_poll(uv_poll_t *h, int status, int events);
 
-void rpc_conn_update_poll(struct rpc_conn *c) {
+/* Somebody paused us, or there is no room for a long message. */
+static bool is_deaf(const struct rpc_conn *c) {
+    return c->is_paused || c->in.is_blocked;
+}
+
+/* The time of a frame under way stands while we do not read. */
+static void note_deaf(struct rpc_conn *c) {
+    uint64_t now = clock_mono_ns(c->cfg.clk);
+    if (is_deaf(c)) {
+        c->deaf_ns = c->deaf_ns ? c->deaf_ns : now;
+    } else if (c->deaf_ns) {
+        c->frame_ns += c->frame_ns ? now - c->deaf_ns : 0;
+        c->deaf_ns = 0;
+    }
+}
+
+static void on_in_room(struct rpc_in *in) {
+    struct rpc_conn *c = CONTAINER_OF(in, struct rpc_conn, in);
+    note_deaf(c);
+    kick(c);
+    update_poll(c);
+}
+
+/* Writes what the kernel takes. An error waits in c->pending for the loop, so that no callback runs
+ * inside rpc_conn_send(). */
+static void flush(struct rpc_conn *c) {
+    if (c->pending == 0 && (c->state == CONN_OPEN || c->state == CONN_LINGER))
+        c->pending = rpc_out_flush(&c->out, c->fd);
+}
+
+/* What the poll handle waits for, from the state and the queue. */
+static void update_poll(struct rpc_conn *c) {
     if (c->state == CONN_CLOSED)
         return;
     int events = 0;
-    if (c->state == CONN_LINGER || (c->state == CONN_OPEN && !c->is_paused))
+    if (c->state == CONN_LINGER || (c->state == CONN_OPEN && !is_deaf(c)))
         events |= UV_READABLE;
-    if (c->is_kicked || c->state == CONN_CONNECTING || !list_empty(&c->out))
+    if (c->is_kicked || c->state == CONN_CONNECTING || !rpc_out_is_empty(&c->out))
         events |= UV_WRITABLE;
     if (c->state == CONN_BROKEN)
         events = 0;
@@ -118,11 +191,11 @@ void rpc_conn_update_poll(struct rpc_conn *c) {
 /* Something is to be done from the loop: an error to tell, buffered frames to read, on_drain. A
  * stream socket that is not writable has on_poll armed already or is broken, which epoll reports
  * as well. */
-void rpc_conn_kick(struct rpc_conn *c) {
+static void kick(struct rpc_conn *c) {
     if (c->is_kicked || c->state == CONN_CLOSED || c->state == CONN_BROKEN)
         return;
     c->is_kicked = true;
-    rpc_conn_update_poll(c);
+    update_poll(c);
 }
 
 /* Tells the owner once that the connection is of no use. Called from the loop only, never from
@@ -135,7 +208,7 @@ static void conn_fail(struct rpc_conn *c, int err, const struct wire_hdr *h) {
         return;
     }
     c->state = CONN_BROKEN;
-    rpc_conn_update_poll(c);
+    update_poll(c);
     abort_payload(c);
     if (c->state == CONN_BROKEN) /* on_abort may have closed it */
         c->ops->on_close(c, c->arg, err, h);
@@ -147,15 +220,22 @@ int rpc_conn_open(struct rpc_conn **ret, uv_loop_t *loop, int fd, bool is_tcp,
     if (!c)
         return ERR_NOMEM;
     *c = (struct rpc_conn){.magic = RPC_CONN_MAGIC, .refs = 1, .fd = fd, .is_tcp = is_tcp,
-                           .cfg = *cfg, .ops = ops, .arg = arg, .in_cap = INBUF_BYTES};
+                           .cfg = *cfg, .ops = ops, .arg = arg};
     conn_defaults(&c->cfg);
     c->state = cfg->connecting ? CONN_CONNECTING : CONN_OPEN;
-    list_init(&c->out);
-    list_init(&c->out_free);
-    c->last_read_ns = c->last_write_ns = clock_mono_ns(c->cfg.clk);
-    c->in = malloc(c->in_cap);
-    c->out_pool = calloc(c->cfg.max_out_frames, sizeof(*c->out_pool));
-    int rv = c->in && c->out_pool ? uv_poll_init(loop, &c->poll, fd) : ERR_NOMEM;
+    c->last_read_ns = clock_mono_ns(c->cfg.clk);
+    const struct rpc_out_cfg oc = {.max_frames = c->cfg.max_out_frames,
+                                   .max_bytes = c->cfg.max_out_bytes,
+                                   .writable_bytes = c->cfg.writable_bytes,
+                                   .clk = c->cfg.clk};
+    int rv = rpc_in_init(&c->in, c->cfg.in_pool, on_in_room);
+    if (rv < 0) {
+        free(c);
+        return rv;
+    }
+    rv = rpc_out_init(&c->out, &oc);
+    if (rv == 0)
+        rv = uv_poll_init(loop, &c->poll, fd);
     if (rv < 0) {
         conn_free(c);
         return rv;
@@ -164,32 +244,12 @@ int rpc_conn_open(struct rpc_conn **ret, uv_loop_t *loop, int fd, bool is_tcp,
     c->poll.data = c->linger.data = c;
     c->live = 2;
     rpc_sock_peer_name(fd, c->peer, sizeof(c->peer));
-    rpc_conn_update_poll(c);
+    update_poll(c);
     *ret = c;
     return 0;
 }
 
 /* ---- receiving ---- */
-
-/* Room for `more` bytes behind in_len, keeping the frame that begins at in_off. */
-static int reserve_in(struct rpc_conn *c, size_t more) {
-    if (c->in_cap - c->in_len >= more)
-        return 0;
-    if (c->in_off > 0) {
-        memmove(c->in, c->in + c->in_off, c->in_len - c->in_off);
-        c->in_len -= c->in_off;
-        c->in_off = 0;
-    }
-    if (c->in_cap - c->in_len >= more)
-        return 0;
-    size_t cap = c->in_len + more + READ_AHEAD_BYTES;
-    uint8_t *in = realloc(c->in, cap);
-    if (!in)
-        return ERR_NOMEM;
-    c->in = in;
-    c->in_cap = cap;
-    return 0;
-}
 
 /* n more bytes of the payload are at the destination: its owner may check them while they are
  * warm. */
@@ -203,17 +263,19 @@ static void note_payload(struct rpc_conn *c, size_t n) {
 static void finish_frame(struct rpc_conn *c) {
     struct rpc_sink sink = c->sink;
     c->is_in_payload = false;
-    if (c->in_off == c->in_len) /* start over at the front; the message stays where it is */
-        c->in_off = c->in_len = 0;
-    c->ops->on_frame(c, c->arg, &c->hdr, c->in + c->frame_off + WIRE_HDR_BYTES, &sink);
+    c->frame_ns = 0;
+    if (c->in.off == c->in.len) /* start over at the front; the message stays where it is */
+        c->in.off = c->in.len = 0;
+    c->ops->on_frame(c, c->arg, &c->hdr, c->in.bytes + c->frame_off + WIRE_HDR_BYTES, &sink);
+    rpc_in_settle(&c->in);
 }
 
 /* Header and message at in_off are whole: ask where the payload goes, take what is there of it. */
 static int begin_frame(struct rpc_conn *c) {
-    c->frame_off = c->in_off;
-    c->in_off += WIRE_HDR_BYTES + (size_t)c->hdr.msg_len;
+    c->frame_off = c->in.off;
+    c->in.off += WIRE_HDR_BYTES + (size_t)c->hdr.msg_len;
     c->sink = (struct rpc_sink){0};
-    const uint8_t *msg = c->in + c->frame_off + WIRE_HDR_BYTES;
+    const uint8_t *msg = c->in.bytes + c->frame_off + WIRE_HDR_BYTES;
     int rv = c->ops->on_head(c, c->arg, &c->hdr, msg, &c->sink);
     if (rv < 0)
         return rv;
@@ -225,30 +287,39 @@ static int begin_frame(struct rpc_conn *c) {
         return 0;
     }
     c->pay_left = c->hdr.payload_len;
-    size_t n = MIN(c->pay_left, c->in_len - c->in_off);
+    size_t n = MIN(c->pay_left, c->in.len - c->in.off);
     if (n && c->sink.dst)
-        memcpy(c->sink.dst, c->in + c->in_off, n);
-    c->in_off += n;
+        memcpy(c->sink.dst, c->in.bytes + c->in.off, n);
+    c->in.off += n;
     note_payload(c, n);
     return 0;
+}
+
+/* A frame that is not whole: its time runs from its first byte. */
+static void note_frame(struct rpc_conn *c) {
+    if (c->frame_ns == 0 && (c->is_in_payload || c->in.len > c->in.off))
+        c->frame_ns = clock_mono_ns(c->cfg.clk);
 }
 
 /* Consumes what is buffered, frame by frame. */
 static void process_in(struct rpc_conn *c) {
     while (c->state == CONN_OPEN && !c->is_paused) {
         if (c->is_in_payload) {
-            if (c->pay_left > 0)
+            if (c->pay_left > 0) {
+                note_frame(c);
                 return;
+            }
             finish_frame(c);
             continue;
         }
-        int64_t r = wire_frame_read(&c->cfg.limits, c->in + c->in_off, c->in_len - c->in_off,
+        int64_t r = wire_frame_read(&c->cfg.limits, c->in.bytes + c->in.off, c->in.len - c->in.off,
                                     &c->hdr);
-        bool has_hdr = c->in_len - c->in_off >= WIRE_HDR_BYTES;
+        bool has_hdr = c->in.len - c->in.off >= WIRE_HDR_BYTES;
         if (r == 0)
             r = begin_frame(c);
         else if (r > 0) {
             c->in_need = (size_t)r;
+            note_frame(c);
             return;
         }
         if (r < 0) {
@@ -272,24 +343,26 @@ static ssize_t read_some(struct rpc_conn *c, size_t *ret_asked) {
         pay = MIN(c->pay_left, c->sink.dst ? cap : MIN(cap, TRASH_BYTES));
         uint8_t *at = c->sink.dst ? c->sink.dst + (c->hdr.payload_len - c->pay_left) : trash;
         iov[0] = (struct iovec){at, pay};
-        if (pay == c->pay_left && c->in_cap > c->in_len) {
-            iov[1] = (struct iovec){c->in + c->in_len,
-                                    MIN(c->in_cap - c->in_len, (size_t)READ_AHEAD_BYTES)};
+        if (pay == c->pay_left && c->in.cap > c->in.len) {
+            iov[1] = (struct iovec){c->in.bytes + c->in.len,
+                                    MIN(c->in.cap - c->in.len, (size_t)RPC_IN_AHEAD_BYTES)};
             mh.msg_iovlen = 2;
         }
     } else {
-        int rv = reserve_in(c, MAX(c->in_need, (size_t)1));
+        int rv = rpc_in_reserve(&c->in, MAX(c->in_need, (size_t)1));
+        if (rv == ERR_BUSY)
+            note_deaf(c);
         if (rv < 0)
-            return rv;
-        size_t n = MIN(c->in_cap - c->in_len, c->in_need + READ_AHEAD_BYTES);
-        iov[0] = (struct iovec){c->in + c->in_len, n};
+            return rv == ERR_BUSY ? -EAGAIN : rv;
+        size_t n = MIN(c->in.cap - c->in.len, c->in_need + RPC_IN_AHEAD_BYTES);
+        iov[0] = (struct iovec){c->in.bytes + c->in.len, n};
     }
     *ret_asked = iov[0].iov_len + (mh.msg_iovlen == 2 ? iov[1].iov_len : 0);
     ssize_t n = recvmsg(c->fd, &mh, 0);
     if (n < 0)
         return -errno;
     size_t into_pay = MIN((size_t)n, pay);
-    c->in_len += (size_t)n - into_pay;
+    c->in.len += (size_t)n - into_pay;
     if (into_pay)
         note_payload(c, into_pay);
     return n;
@@ -300,7 +373,7 @@ static ssize_t read_some(struct rpc_conn *c, size_t *ret_asked) {
 static void on_readable(struct rpc_conn *c) {
     size_t budget = READ_BUDGET_BYTES;
     c->is_corked = true;
-    while (c->state == CONN_OPEN && !c->is_paused) {
+    while (c->state == CONN_OPEN && !is_deaf(c)) {
         size_t asked;
         ssize_t n = read_some(c, &asked);
         if (n == -EINTR)
@@ -322,6 +395,86 @@ static void on_readable(struct rpc_conn *c) {
     c->is_corked = false;
 }
 
+/* ---- sending ---- */
+
+int rpc_conn_send(struct rpc_conn *c, const struct wire_hdr *hdr, const void *msg, size_t msg_len,
+                  struct buf *take_payload) {
+    CHECK(c->magic == RPC_CONN_MAGIC);
+    /* BROKEN takes an error frame for rpc_conn_close_after_flush(). */
+    bool is_over = c->state == CONN_LINGER || c->state == CONN_CLOSED || c->pending;
+    int rv = is_over ? ERR_CLOSED : rpc_out_push(&c->out, hdr, msg, msg_len, take_payload);
+    if (rv < 0) {
+        c->want_drain = c->want_drain || rv == ERR_BUSY;
+        buf_unref(take_payload);
+        return rv;
+    }
+    /* Inside a read turn answers are collected and leave in one call at its end. */
+    if (c->is_corked && rpc_out_has_room(&c->out))
+        return 0;
+    flush(c);
+    if (c->pending || (c->want_drain && rpc_out_has_room(&c->out)))
+        kick(c);
+    update_poll(c);
+    return 0;
+}
+
+int rpc_conn_reply(struct rpc_conn *c, const struct wire_hdr *request, bool is_last,
+                   const void *msg, size_t msg_len, struct buf *take_payload) {
+    struct wire_hdr h = {.method = request->method,
+                         .request_id = request->request_id,
+                         .flags = (uint8_t)(WIRE_F_RESPONSE | (is_last ? WIRE_F_END : 0))};
+    return rpc_conn_send(c, &h, msg, msg_len, take_payload);
+}
+
+/* Without heap and scratch of a server: it must work when those are the problem. A text that does
+ * not fit gives way to the code's own. */
+int rpc_conn_reply_error(struct rpc_conn *c, const struct wire_hdr *request, int rv,
+                         const char *text) {
+    uint8_t arena[64], bytes[640];
+    struct bump scratch = {.base = arena, .cap = sizeof(arena)};
+    struct buf out = {.data = bytes, .cap = sizeof(bytes)};
+    struct msg_error m = {.code = wire_err_to_code(rv), .text = text};
+    int enc = wire_msg_error_encode(&scratch, &m, &out);
+    if (enc < 0) {
+        m.text = err_text(rv);
+        enc = wire_msg_error_encode(&scratch, &m, &out);
+        CHECK(enc == 0);
+    }
+    /* An asker of version 1 reads the error in a frame of its own version, whose layout is ours. */
+    struct wire_hdr h = {.version = request->version == 1 ? 1 : WIRE_VERSION,
+                         .method = request->method,
+                         .request_id = request->request_id,
+                         .flags = WIRE_F_RESPONSE | WIRE_F_END | WIRE_F_ERROR};
+    return rpc_conn_send(c, &h, out.data, out.len, NULL);
+}
+
+int rpc_conn_drop_queued(struct rpc_conn *c, uint64_t request_id) {
+    int rv = rpc_out_drop(&c->out, request_id);
+    if (c->want_drain && rpc_out_has_room(&c->out))
+        kick(c);
+    return rv;
+}
+
+bool rpc_conn_writable(struct rpc_conn *c) {
+    bool ok = rpc_out_has_room(&c->out);
+    c->want_drain = c->want_drain || !ok;
+    return ok;
+}
+
+bool rpc_conn_crowded(struct rpc_conn *c) {
+    bool is_crowded = rpc_out_is_crowded(&c->out);
+    c->want_drain = c->want_drain || is_crowded;
+    return is_crowded;
+}
+
+uint64_t rpc_conn_queued_bytes(const struct rpc_conn *c) {
+    return c->out.bytes;
+}
+
+uint64_t rpc_conn_stalled_ns(const struct rpc_conn *c) {
+    return rpc_out_stalled_ns(&c->out);
+}
+
 /* ---- the loop ---- */
 
 /* The socket became writable or failed: SO_ERROR tells which, and only now the peer has a name. */
@@ -341,7 +494,7 @@ static void finish_connect(struct rpc_conn *c) {
 /* Everything is out: say so, then wait for the peer's end, since closing with unread bytes would
  * reset the connection and take our last frame with it. */
 static void linger_step(struct rpc_conn *c) {
-    if (list_empty(&c->out) && !c->is_shut) {
+    if (rpc_out_is_empty(&c->out) && !c->is_shut) {
         c->is_shut = true;
         if (shutdown(c->fd, SHUT_WR) < 0) {
             conn_close_handles(c);
@@ -369,10 +522,10 @@ void rpc_conn_close_after_flush(struct rpc_conn *c, uint32_t linger_ms, rpc_conn
     c->close_cb = cb;
     c->state = CONN_LINGER;
     abort_payload(c);
-    rpc_conn_flush(c);
+    flush(c);
     uv_timer_start(&c->linger, on_linger_end, linger_ms, 0);
-    rpc_conn_kick(c);
-    rpc_conn_update_poll(c);
+    kick(c);
+    update_poll(c);
 }
 
 void rpc_conn_cut(struct rpc_conn *c) {
@@ -394,20 +547,20 @@ static void on_poll(uv_poll_t *h, int status, int events) {
         if (c->state == CONN_OPEN && ((events & UV_READABLE) || status < 0))
             on_readable(c);
     }
-    rpc_conn_flush(c);
+    flush(c);
     if (c->state == CONN_LINGER) {
         linger_step(c);
-        rpc_conn_update_poll(c);
+        update_poll(c);
         return;
     }
     if (c->pending)
         conn_fail(c, c->pending, NULL);
-    if (c->state == CONN_OPEN && c->want_drain && rpc_conn_has_room(c)) {
+    if (c->state == CONN_OPEN && c->want_drain && rpc_out_has_room(&c->out)) {
         c->want_drain = false;
         if (c->ops->on_drain)
             c->ops->on_drain(c, c->arg);
     }
-    rpc_conn_update_poll(c);
+    update_poll(c);
 }
 
 /* ---- small things ---- */
@@ -424,9 +577,15 @@ void rpc_conn_pause(struct rpc_conn *c, bool paused) {
     if (c->is_paused == paused)
         return;
     c->is_paused = paused;
+    note_deaf(c);
     if (!paused)
-        rpc_conn_kick(c); /* frames that are buffered already make no readability */
-    rpc_conn_update_poll(c);
+        kick(c); /* frames that are buffered already make no readability */
+    update_poll(c);
+}
+
+uint64_t rpc_conn_frame_ns(const struct rpc_conn *c) {
+    uint64_t now = c->deaf_ns ? c->deaf_ns : clock_mono_ns(c->cfg.clk);
+    return c->frame_ns ? now - c->frame_ns : 0;
 }
 
 uint64_t rpc_conn_idle_ns(const struct rpc_conn *c) {

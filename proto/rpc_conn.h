@@ -8,8 +8,8 @@
  *
  * Thread:  the loop's.
  * Memory:  everything is taken at open (queue, read buffer); a message that is longer than the
- * read buffer
- *          grows it once, a message over RPC_CONN_INLINE_MSG costs one heap block until it is sent.
+ *          read buffer costs one heap block until it is through (rpc_in.h), one that is sent and is
+ *          long another until it is sent (rpc_out.h).
  * Close:   after on_close (the peer's fault or the network's) or at any time the owner calls
  *          rpc_conn_close() exactly once; no callback but the close callback follows. Callbacks
  * may close
@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/compiler.h"
 #include "common/err.h"
+#include "proto/rpc_in.h"
 #include "proto/wire_frame.h"
 
 typedef struct uv_loop_s uv_loop_t;
@@ -55,15 +56,14 @@ struct rpc_conn_ops {
     void (*on_close)(struct rpc_conn *c, void *arg, int err, const struct wire_hdr *h);
 };
 
-#define RPC_CONN_INLINE_MSG 1024u
-
 struct rpc_conn_cfg {
-    struct wire_limits limits;   /* 0: WIRE_MAX_* */
+    struct wire_limits limits;   /* max_msg_bytes 0: WIRE_MAX_* of both */
     uint32_t max_out_frames;     /* write queue; 0: 128 */
     uint64_t max_out_bytes;      /* the same in bytes with payloads; 0: 64 MiB */
     uint64_t writable_bytes;     /* rpc_conn_writable() below this; 0: 4 MiB */
     uint32_t read_cap_bytes;     /* longest TCP read; 0: 256 KiB */
     bool connecting;             /* connect() is under way: wait for it first */
+    struct rpc_in_pool *in_pool; /* for messages longer than the read buffer; NULL: no bound */
     const struct clock *clk;     /* NULL: clock_real() */
 };
 
@@ -117,6 +117,9 @@ void rpc_conn_pause(struct rpc_conn *c, bool paused);
 uint64_t rpc_conn_stalled_ns(const struct rpc_conn *c);
 /* Since the last byte came in, ns. */
 uint64_t rpc_conn_idle_ns(const struct rpc_conn *c);
+/* Since the first byte of a frame that is not whole yet, without the time that we did not read; 0: none
+ * has begun. */
+uint64_t rpc_conn_frame_ns(const struct rpc_conn *c);
 
 /* The owner's notes on the connection. */
 void rpc_conn_set_arg(struct rpc_conn *c, void *arg);

@@ -27,7 +27,7 @@ struct srv_conn {
     struct list link;
     struct rpc_server *s;
     struct rpc_conn *conn;
-    bool is_closing;
+    bool is_closing, is_granted;
     uint64_t opened_ns;
     /* the frame under way */
     const struct rpc_method *row;
@@ -45,6 +45,7 @@ struct rpc_server {
     struct rpc_server_stats stats;
     struct bump scratch;
     struct buf *out;
+    struct rpc_in_pool in_pool;
     int live; /* uv handles and connections */
     bool is_closing;
     void (*close_cb)(void *arg);
@@ -168,6 +169,10 @@ static void on_frame(struct rpc_conn *c, void *arg, const struct wire_hdr *h, co
         if (rv == ERR_BUSY && !(h->flags & WIRE_F_ONEWAY))
             drop(sc);
     }
+    if (!sc->is_granted && rpc_conn_grants(c)) {
+        sc->is_granted = true;
+        rpc_conn_set_limits(c, &s->cfg.conn.limits);
+    }
     if (!sc->is_closing && rpc_conn_crowded(c))
         rpc_conn_pause(c, true);
 }
@@ -220,6 +225,8 @@ int rpc_server_adopt(struct rpc_server *s, int take_fd) {
     struct rpc_conn_cfg cc = s->cfg.conn;
     cc.connecting = false;
     cc.clk = s->cfg.clk;
+    cc.in_pool = &s->in_pool;
+    cc.limits = (struct wire_limits){.max_msg_bytes = WIRE_MAX_HELLO_BYTES};
     rv = rpc_conn_open(&sc->conn, s->loop, take_fd, is_tcp, &cc, &srv_conn_ops, sc);
     if (rv < 0)
         goto err_after_fd;
@@ -239,6 +246,21 @@ err_after_fd:
 
 /* ---- listening ---- */
 
+/* Whoever has not said Hello holds its place only until somebody else wants it, the oldest first: an
+ * honest client says it with its first bytes. The place is free when the descriptor is closed, a turn
+ * later; until then one more than the limit is there. */
+static bool make_way(struct rpc_server *s) {
+    LIST_FOREACH(&s->conns, it) {
+        struct srv_conn *sc = LIST_ENTRY(it, struct srv_conn, link);
+        if (sc->is_granted || sc->is_closing)
+            continue;
+        s->stats.gave_way++;
+        drop(sc);
+        return true;
+    }
+    return false;
+}
+
 /* A bounded number of accepts a turn, so that a storm of connections does not starve the living
  * ones. */
 static void on_listen_poll(uv_poll_t *h, int status, int events) {
@@ -254,7 +276,7 @@ static void on_listen_poll(uv_poll_t *h, int status, int events) {
                 uv_poll_stop(&l->poll);
             return;
         }
-        if (s->stats.conns >= s->cfg.max_conns) {
+        if (s->stats.conns >= s->cfg.max_conns && !make_way(s)) {
             close(fd);
             s->stats.refused++;
             continue;
@@ -309,8 +331,15 @@ void rpc_server_stop_listening(struct rpc_server *s) {
 
 /* ---- the whole ---- */
 
-/* What no event tells: peers that never said Hello, peers that take nothing, listening that
- * stopped for want of descriptors. */
+/* Something that should have come by now. */
+static bool is_late(const struct rpc_server *s, const struct srv_conn *sc, uint64_t now) {
+    bool is_silent =
+        !sc->is_granted && now - sc->opened_ns > s->cfg.grants_timeout_ms * NS_PER_MS;
+    return is_silent || rpc_conn_frame_ns(sc->conn) > s->cfg.frame_timeout_ms * NS_PER_MS;
+}
+
+/* What no event tells: peers that never said Hello, frames that never end, peers that take nothing,
+ * listening that stopped for want of descriptors. */
 static void on_sweep(uv_timer_t *t) {
     struct rpc_server *s = t->data;
     uint64_t now = clock_mono_ns(s->cfg.clk);
@@ -318,9 +347,9 @@ static void on_sweep(uv_timer_t *t) {
         struct srv_conn *sc = LIST_ENTRY(it, struct srv_conn, link);
         if (sc->is_closing)
             continue;
-        bool is_silent = rpc_conn_grants(sc->conn) == 0 &&
-                         now - sc->opened_ns > s->cfg.grants_timeout_ms * NS_PER_MS;
-        if (is_silent || rpc_conn_stalled_ns(sc->conn) > s->cfg.stall_timeout_ms * NS_PER_MS)
+        bool late = is_late(s, sc, now);
+        s->stats.late += late;
+        if (late || rpc_conn_stalled_ns(sc->conn) > s->cfg.stall_timeout_ms * NS_PER_MS)
             drop(sc);
     }
     for (int i = 0; i < MAX_LISTENERS; i++) {
@@ -337,6 +366,14 @@ static void server_defaults(struct rpc_server_cfg *cfg) {
         cfg->grants_timeout_ms = 5000;
     if (!cfg->stall_timeout_ms)
         cfg->stall_timeout_ms = 30000;
+    if (!cfg->frame_timeout_ms)
+        cfg->frame_timeout_ms = 60000;
+    if (!cfg->max_received_bytes)
+        cfg->max_received_bytes = 64u << 20;
+    if (!cfg->conn.limits.max_msg_bytes)
+        cfg->conn.limits.max_msg_bytes = WIRE_MAX_MSG_BYTES;
+    if (!cfg->conn.limits.max_payload_bytes)
+        cfg->conn.limits.max_payload_bytes = WIRE_MAX_PAYLOAD_BYTES;
     if (!cfg->scratch_bytes)
         cfg->scratch_bytes = 4u << 20;
     if (!cfg->clk)
@@ -352,6 +389,7 @@ int rpc_server_open(struct rpc_server **ret, uv_loop_t *loop, const struct rpc_s
     s->loop = loop;
     server_defaults(&s->cfg);
     list_init(&s->conns);
+    rpc_in_pool_init(&s->in_pool, s->cfg.max_received_bytes);
     for (int i = 0; i < MAX_LISTENERS; i++)
         s->listeners[i].fd = -1;
     s->out = buf_new(WIRE_MAX_MSG_BYTES);
@@ -363,7 +401,9 @@ int rpc_server_open(struct rpc_server **ret, uv_loop_t *loop, const struct rpc_s
     uv_timer_init(loop, &s->sweep);
     s->sweep.data = s;
     s->live = 1;
-    uint64_t period = MIN(MIN(s->cfg.grants_timeout_ms, s->cfg.stall_timeout_ms) / 4 + 1, 1000u);
+    uint64_t shortest = MIN(MIN(s->cfg.grants_timeout_ms, s->cfg.stall_timeout_ms),
+                            s->cfg.frame_timeout_ms);
+    uint64_t period = MIN(shortest / 4 + 1, (uint64_t)1000);
     uv_timer_start(&s->sweep, on_sweep, period, period);
     *ret = s;
     return 0;
@@ -425,6 +465,7 @@ void rpc_server_end_conn(struct rpc_server *s, struct rpc_conn *c) {
 
 void rpc_server_stats(const struct rpc_server *s, struct rpc_server_stats *ret) {
     *ret = s->stats;
+    ret->bytes_received = s->in_pool.share.used;
     ret->bytes_queued = 0;
     LIST_FOREACH(&s->conns, it)
         ret->bytes_queued += rpc_conn_queued_bytes(LIST_ENTRY(it, struct srv_conn, link)->conn);

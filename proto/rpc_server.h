@@ -3,7 +3,8 @@
  * Dispatch of a request: unknown method -> UNIMPLEMENTED; grants missing -> DENIED; payload for a
  * method without sink -> BAD_REQUEST; else the row's handler. An unknown version, a wrong CRC or a
  * length over the limits gets an error frame and the connection is closed. A request with
- * WIRE_F_ONEWAY gets no answer.
+ * WIRE_F_ONEWAY gets no answer. A connection without a grant may send messages of WIRE_MAX_HELLO_BYTES
+ * and no payload.
  *
  * Thread: the loop's. Memory: one scratch arena and one encode buffer for the whole server, valid
  * during a handler; connections as in rpc_conn.h. */
@@ -42,9 +43,12 @@ struct rpc_method {
 };
 
 struct rpc_server_stats {
-    uint64_t accepted, refused, requests, errors, protocol_errors; /* since open */
+    /* Since open. refused: connections at the limit; gave_way: of these closed before their Hello;
+     * late: a frame that took too long, a Hello that did not come. */
+    uint64_t accepted, refused, gave_way, late, requests, errors, protocol_errors;
     uint32_t conns;
-    uint64_t bytes_queued; /* sum over connections */
+    uint64_t bytes_queued;   /* sum over connections */
+    uint64_t bytes_received; /* held for messages over RPC_IN_BYTES that are not whole */
 };
 
 struct rpc_server_cfg {
@@ -61,9 +65,13 @@ struct rpc_server_cfg {
                        const char *text);
     struct rpc_conn_cfg conn;      /* limits; connecting is ignored */
     struct rpc_sock_opt sock;
-    uint32_t max_conns;            /* 0: 1024; more are accepted and closed at once */
+    /* 0: 1024. At the limit the oldest connection without a grant gives way to a new one; when all have
+     * grants, the new one is closed. */
+    uint32_t max_conns;
     uint32_t grants_timeout_ms;    /* for a connection without a grant (no Hello); 0: 5000 */
     uint32_t stall_timeout_ms;     /* a peer that takes nothing for this long is closed; 0: 30000 */
+    uint32_t frame_timeout_ms;     /* from a frame's first byte to its last; 0: 60000 */
+    uint64_t max_received_bytes;   /* messages over RPC_IN_BYTES that are not whole, in all; 0: 64 MiB */
     uint32_t scratch_bytes;        /* 0: 4 MiB */
     const struct clock *clk;       /* NULL: clock_real() */
 };

@@ -20,10 +20,11 @@ int rpc_addr_parse(const char *text, struct rpc_addr *ret, struct errbuf *eb);
 struct rpc_sock_opt {
     const char *tcp_congestion; /* NULL: "reno" on loopback only; "": leave alone */
     int sndbuf_bytes;           /* Unix sockets; 0: 1 MiB */
+    uint32_t dead_ms; /* TCP: a peer that acknowledges nothing for so long is gone; 0: 30,000 */
 };
 
 /* Options of a connected (or connecting) stream: non-blocking, close-on-exec, TCP_NODELAY,
- * congestion control, SO_SNDBUF. Only a refused non-blocking mode is an error. *ret_is_tcp says
+ * congestion control, keepalive, SO_SNDBUF. Only a refused non-blocking mode is an error. *ret_is_tcp says
  * what it is. */
 int rpc_sock_tune(int fd, const struct rpc_sock_opt *opt, bool *ret_is_tcp);
 

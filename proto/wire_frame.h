@@ -32,6 +32,7 @@
 #define WIRE_MAX_MSG_BYTES (1u << 20)
 #define WIRE_MAX_PAYLOAD_BYTES (256u << 20)
 #define WIRE_MAX_IDS 8192u
+#define WIRE_MAX_HELLO_BYTES 4096u /* of a message before Hello was answered; no payload then */
 #define WIRE_SESSION_TOKEN_BYTES 16
 #define WIRE_WRITER_BYTES 16
 

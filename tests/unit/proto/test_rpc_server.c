@@ -355,6 +355,76 @@ static void test_overlong_payload_is_answered_then_closed(void **state) {
     broken(*state, 23, 0xff, 7);
 }
 
+/* A8: connections that announced a message of 1 MiB before Hello and sent part of it held it all. */
+static void test_before_hello_only_a_small_message_is_read(void **state) {
+    struct fixture *f = *state;
+    uint8_t p[64];
+    make(p, WIRE_HELLO, 0, 5, cancel_5, 2, 0);
+    p[16] = 1;
+    p[17] = 0x10; /* 4,097 bytes of message */
+    send_bytes(f, p, WIRE_HDR_BYTES);
+    assert_int_equal(answer(f, 5, NULL), 7);
+    turn(f, 2);
+    assert_int_equal(answer(f, 0, NULL), -2);
+}
+
+static void test_before_hello_no_payload_is_read(void **state) {
+    struct fixture *f = *state;
+    uint8_t p[64];
+    size_t n = make(p, WIRE_HELLO, 0, 5, NULL, 0, 1);
+    send_bytes(f, p, n);
+    assert_int_equal(answer(f, 5, NULL), 7);
+    turn(f, 2);
+    assert_int_equal(answer(f, 0, NULL), -2);
+}
+
+/* A8: after Hello half a message stayed for ever. A frame has its time, from the first byte of its header
+ * to the last of its payload; a connection between frames has all of it. */
+static void late(struct fixture *f, uint32_t msg_len, uint32_t payload_len, size_t sent) {
+    uint8_t p[512];
+    hello(f);
+    f->now_ns = NS_PER_S;
+    make(p, WIRE_PUT_DATA, 0, 5, cancel_5, msg_len, payload_len);
+    send_bytes(f, p, sent);
+    f->now_ns = 59 * NS_PER_S;
+    uint64_t end = uv_hrtime() + 5000000; /* sweeps come every 2 ms */
+    while (uv_hrtime() < end)
+        turn(f, 1);
+    assert_int_equal(f->n_gone, 0);
+    f->now_ns = 62 * NS_PER_S;
+    end = uv_hrtime() + 3000000000ull;
+    while (f->n_gone == 0 && uv_hrtime() < end)
+        uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->n_gone, 1);
+    struct rpc_server_stats st;
+    rpc_server_stats(f->server, &st);
+    assert_int_equal(st.late, 1);
+}
+
+static void test_half_a_header_is_late(void **state) {
+    late(*state, 0, 0, 10);
+}
+static void test_half_a_message_is_late(void **state) {
+    late(*state, 2, 0, WIRE_HDR_BYTES + 1);
+}
+static void test_half_a_payload_is_late(void **state) {
+    struct fixture *f = *state;
+    late(f, 2, 100, WIRE_HDR_BYTES + 2 + 50);
+    assert_int_equal(f->n_sink_abort, 1);
+}
+
+static void test_no_frame_is_not_late(void **state) {
+    struct fixture *f = *state;
+    hello(f);
+    ask(f, WIRE_CANCEL, 0, 5, cancel_5, 2, 0);
+    assert_int_equal(answer(f, 5, NULL), 0);
+    f->now_ns = 3600 * NS_PER_S;
+    uint64_t end = uv_hrtime() + 8000000;
+    while (uv_hrtime() < end)
+        turn(f, 1);
+    assert_int_equal(f->n_gone, 0);
+}
+
 static void test_answer_sent_to_a_server_closes(void **state) {
     struct fixture *f = *state;
     hello(f);
@@ -380,17 +450,26 @@ static void test_connections_over_the_limit_are_refused(void **state) {
     assert_int_equal(rpc_server_listen(f->server, &a, NULL, NULL), 0);
     assert_int_equal(rpc_server_listen(f->server, &a, NULL, NULL), ERR_EXISTS);
     turn(f, 4); /* the second one's probe of the first comes and goes */
-    int fd[3];
-    for (int i = 0; i < 3; i++) {
+    uint8_t p[64];
+    size_t n = make(p, WIRE_HELLO, 0, 1, NULL, 0, 0);
+    hello(f); /* the fixture's own */
+    int fd[4];
+    for (int i = 0; i < 4; i++) {
         fd[i] = rpc_sock_connect_unix(a.host, NULL);
         assert_true(fd[i] >= 0);
+        if (i == 1)
+            assert_int_equal(write(fd[i], p, n), n);
+        turn(f, 4);
     }
-    turn(f, 3);
+    /* 0 had said nothing when 1 came; 1 has said Hello, as the fixture's: 2 and 3 are turned away. */
     struct rpc_server_stats st;
     rpc_server_stats(f->server, &st);
-    assert_int_equal(st.conns, 2); /* with the fixture's own */
+    assert_int_equal(st.conns, 2);
+    assert_int_equal(st.gave_way, 1);
     assert_int_equal(st.refused, 2);
-    for (int i = 0; i < 3; i++)
+    assert_int_equal(read(fd[0], p, 1), 0);
+    assert_int_equal(read(fd[1], p, 1), 1);
+    for (int i = 0; i < 4; i++)
         close(fd[i]);
     turn(f, 3);
     rpc_server_stop_listening(f->server);
@@ -461,6 +540,12 @@ int main(void) {
         T(test_wrong_crc_is_answered_then_closed),
         T(test_overlong_message_is_answered_then_closed),
         T(test_overlong_payload_is_answered_then_closed),
+        T(test_before_hello_only_a_small_message_is_read),
+        T(test_before_hello_no_payload_is_read),
+        T(test_half_a_header_is_late),
+        T(test_half_a_message_is_late),
+        T(test_half_a_payload_is_late),
+        T(test_no_frame_is_not_late),
         T(test_answer_sent_to_a_server_closes),
         T(test_silent_connection_is_closed_after_a_while),
         T(test_connections_over_the_limit_are_refused),
