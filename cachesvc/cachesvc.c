@@ -35,6 +35,9 @@ static void refresh(void *arg) {
     rpc_server_stats(s->rpc, &rpc);
     METRIC_SET(&s->met, connections, (int64_t)rpc.conns);
     METRIC_SET(&s->met, connections_refused_total, rpc.refused);
+    METRIC_SET(&s->met, connections_gave_way_total, rpc.gave_way);
+    METRIC_SET(&s->met, connections_late_total, rpc.late);
+    METRIC_SET(&s->met, received_bytes, (int64_t)rpc.bytes_received);
     METRIC_SET(&s->met, rpc_total, rpc.requests);
     METRIC_SET(&s->met, rpc_error_total, rpc.errors);
     METRIC_SET(&s->met, rpc_protocol_error_total, rpc.protocol_errors);
@@ -283,7 +286,12 @@ static int open_rpc(struct node *n, struct errbuf *eb) {
                                .on_drain = svc_on_drain,
                                .on_request = svc_on_request,
                                .conn = {.max_out_bytes = s->cfg->max_inflight_bytes, .clk = s->clk},
-                               .sock = {.tcp_congestion = strcmp(cc, "auto") == 0 ? NULL : cc},
+                               .sock = {.tcp_congestion = strcmp(cc, "auto") == 0 ? NULL : cc,
+                                        .dead_ms = s->cfg->tcp_dead_ms},
+                               .grants_timeout_ms = s->cfg->hello_timeout_ms,
+                               .stall_timeout_ms = s->cfg->stall_timeout_ms,
+                               .frame_timeout_ms = s->cfg->frame_timeout_ms,
+                               .max_received_bytes = s->cfg->max_received_bytes,
                                .max_conns = s->cfg->max_sessions * (1 + s->cfg->max_data_conns),
                                .clk = s->clk};
     int rv = rpc_server_open(&s->rpc, s->loop, &c, eb);

@@ -49,6 +49,17 @@
       "commits that wait for payloads; sessions share them")                                       \
     X(lease_ttl_ms, U32, 5000, 100, 600000, false, "a lease without a heartbeat ends after, ms")   \
     X(put_ttl_ms, U32, 30000, 100, 600000, false, "a put without progress ends after, ms")         \
+    X(max_received_bytes, U64, 64ull << 20, 2ull << 20, 1ull << 40, false,                         \
+      "messages over 16 KiB that are half received, bytes in all; connections share them")         \
+    X(hello_timeout_ms, U32, 5000, 10, 600000, false, "a connection ends without a Hello after, ms")   \
+    X(stall_timeout_ms, U32, 30000, 10, 3600000, false,                                            \
+      "a connection ends when its peer takes nothing that waits for it for, ms")                   \
+    X(frame_timeout_ms, U32, 60000, 10, 3600000, false,                                            \
+      "a connection ends when a frame takes longer from its first byte to its last, ms")           \
+    X(session_silence_ms, U32, 300000, 100, 86400000, false,                                       \
+      "a session that sends nothing on any of its connections ends after, ms")                     \
+    X(tcp_dead_ms, U32, 30000, 4000, 3600000, false,                                               \
+      "a TCP peer that acknowledges nothing is gone after, ms")                                    \
     X(disk_threads, U32, 2, 1, 64, false, "threads that read and write the disk tier")             \
     X(disk_queue, U32, 256, 8, 65536, false, "disk jobs that may wait")                            \
     X(buffered_io, BOOL, false, 0, 0, false, "do not use O_DIRECT")                                \

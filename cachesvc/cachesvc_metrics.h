@@ -9,6 +9,10 @@
     X(sessions, GAUGE, "client sessions")                                                          \
     X(connections, GAUGE, "RPC connections")                                                       \
     X(connections_refused_total, COUNTER, "connections over the limit")                            \
+    X(connections_gave_way_total, COUNTER, "connections without a Hello closed for a newer one")   \
+    X(connections_late_total, COUNTER, "connections ended for a frame or Hello that took too long") \
+    X(received_bytes, GAUGE, "buffers of long messages that are half received")                    \
+    X(sessions_silent_total, COUNTER, "sessions ended because they sent nothing")                  \
     X(hello_denied_total, COUNTER, "sessions refused for their token or role")                     \
     X(rpc_total, COUNTER, "requests received")                                                     \
     X(rpc_error_total, COUNTER, "requests answered with an error")                                 \

@@ -57,7 +57,32 @@ static int deny(struct cachesvc *s, struct rpc_call *call, const struct msg_hell
     return 0;
 }
 
+/* Since any of its connections brought a byte, ns. */
+static uint64_t session_idle_ns(const struct session *ss) {
+    uint64_t idle = rpc_conn_idle_ns(ss->control.conn);
+    for (uint32_t i = 0; i < SESSION_MAX_DATA; i++)
+        if (ss->data[i].conn)
+            idle = MIN(idle, rpc_conn_idle_ns(ss->data[i].conn));
+    return idle;
+}
+
+/* What a session holds must end when its client has stopped without saying so: keepalive finds a host
+ * that is gone, this a process that hangs. Heartbeat is what a client sends when it has nothing to ask. */
+static void end_silent(struct cachesvc *s) {
+    LIST_FOREACH(&s->sessions.all, it) {
+        struct session *ss = LIST_ENTRY(it, struct session, link);
+        if (rpc_conn_is_closed(ss->control.conn) ||
+            session_idle_ns(ss) <= s->cfg->session_silence_ms * NS_PER_MS)
+            continue;
+        METRIC_INC(&s->met, sessions_silent_total);
+        log_warn(s->log, "session silent, ended", "session=%llu client=%s peer=%s",
+                 (unsigned long long)ss->number, ss->name, rpc_conn_peer(ss->control.conn));
+        rpc_server_drop_conn(s->rpc, ss->control.conn); /* the rest follows from the loop */
+    }
+}
+
 void svc_session_tick(struct cachesvc *s) {
+    end_silent(s);
     uint64_t now = clock_mono_ns(s->clk);
     LIST_FOREACH_SAFE(&s->denied, it, tmp) {
         struct svc_denied *d = LIST_ENTRY(it, struct svc_denied, link);

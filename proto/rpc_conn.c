@@ -111,6 +111,7 @@ static void on_handle_closed(uv_handle_t *h) {
     if (--c->live > 0)
         return;
     close(c->fd);
+    rpc_in_fini(&c->in); /* now: references may outlive the pool */
     if (c->close_cb)
         c->close_cb(c, c->arg);
     rpc_conn_unref(c);

@@ -54,6 +54,7 @@ void rpc_in_fini(struct rpc_in *in) {
     if (in->bytes != in->small)
         give_block(in);
     free(TAKE_PTR(in->small));
+    in->bytes = NULL;
     if (in->pool)
         share_user_fini(&in->user);
     in->pool = NULL;

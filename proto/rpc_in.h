@@ -34,7 +34,7 @@ struct rpc_in {
     void (*wake)(struct rpc_in *in); /* there may be room now */
 };
 int rpc_in_init(struct rpc_in *in, struct rpc_in_pool *pool, void (*wake)(struct rpc_in *in));
-void rpc_in_fini(struct rpc_in *in);
+void rpc_in_fini(struct rpc_in *in); /* twice does no harm */
 
 /* Room for `more` bytes behind len, keeping what is not consumed (which may move). 0; ERR_NOMEM; ERR_BUSY:
  * the pool has none for this one now, wake() follows. */

@@ -301,7 +301,9 @@ static struct raw *conn_of(struct world *w, enum conn_kind kind, uint32_t role) 
 
 static int want_of(const struct row *row, enum conn_kind kind, uint32_t role, enum ns_of ns) {
     if (kind == NO_HELLO) /* a Hello without a role opens nothing */
-        return row->method == WIRE_HELLO ? ERR_INVALID : ERR_DENIED;
+        return row->method == WIRE_HELLO      ? ERR_INVALID
+               : row->method == WIRE_PUT_DATA ? ERR_TOOBIG /* A8: no payload before Hello */
+                                              : ERR_DENIED;
     if (!(row->on & ON(kind)) || !(row->roles & (1u << role)))
         return ERR_DENIED;
     return ns == OWN ? row->own : row->foreign;
@@ -318,6 +320,10 @@ static void try_one(struct world *w, const struct row *row, enum conn_kind kind,
     if (got != want)
         fail_msg("%s, role %u, connection %d, namespace %d: %s, not %s",
                  wire_method_name(row->method), role, kind, ns, err_name(got), err_name(want));
+    if (kind == NO_HELLO && got == ERR_TOOBIG) { /* which ended the connection */
+        raw_close(t.r);
+        raw_open(t.r, &w->f, 0);
+    }
 }
 
 static void test_every_method_for_everyone(void **state) {

@@ -149,19 +149,62 @@ static void test_what_is_refused(void **state) {
     assert_logged(w, "a request was refused", "err=ERR_INVALID", "77");
 
     SEE(w, connections_refused_total, 0);
-    struct raw more[3];
+    SEE(w, connections_gave_way_total, 0);
+    struct raw more[3], joined;
     for (int i = 0; i < 3; i++)
         raw_open(&more[i], &w->f, 0); /* two are allowed in all */
+    assert_false(raw_read(&more[0]));
     assert_false(raw_read(&more[1]));
-    assert_false(raw_read(&more[2]));
-    SEE(w, connections_refused_total, 2);
+    SEE(w, connections_gave_way_total, 2);
     SEE(w, rpc_protocol_error_total, 0);
-    assert_int_equal(send(more[0].fd, "GET / HTTP/1.1\r\nHost: node\r\n\r\n\r\n", 32, MSG_NOSIGNAL),
+    assert_int_equal(send(more[2].fd, "GET / HTTP/1.1\r\nHost: node\r\n\r\n\r\n", 32, MSG_NOSIGNAL),
                      32);
-    (void)raw_read(&more[0]);
+    (void)raw_read(&more[2]);
     SEE(w, rpc_protocol_error_total, 1);
     for (int i = 0; i < 3; i++)
         raw_close(&more[i]);
+    raw_open(&joined, &w->f, 0); /* nobody is left who could give way */
+    assert_int_equal(raw_hello(&joined, MSG_ROLE_WORKER, NULL, &r), 0);
+    raw_open(&more[0], &w->f, 0);
+    assert_false(raw_read(&more[0]));
+    SEE(w, connections_refused_total, 1);
+    raw_close(&more[0]);
+    raw_close(&joined);
+    raw_close(&r);
+}
+
+/* A8, A11: half a message, and a client that says nothing. */
+static void test_what_is_left_open_ends(void **state) {
+    struct world *w = *state;
+    struct raw r;
+    w->f.cfg.frame_timeout_ms = 100;
+    w->f.cfg.session_silence_ms = 2500; /* not before the frame is late */
+    node_fixture_start(&w->f);
+    raw_open(&r, &w->f, 0);
+    assert_int_equal(raw_hello(&r, MSG_ROLE_WORKER, NULL, NULL), 0);
+    SEE(w, received_bytes, 0);
+    SEE(w, connections_late_total, 0);
+    SEE(w, sessions_silent_total, 0);
+    struct wire_hdr h = {.version = WIRE_VERSION, .method = WIRE_LOOKUP, .request_id = 2,
+                         .msg_len = 1u << 20};
+    static uint8_t msg[1u << 20];
+    uint8_t head[WIRE_HDR_BYTES];
+    wire_hdr_encode(&h, msg, head);
+    assert_int_equal(send(r.fd, head, sizeof(head), MSG_NOSIGNAL), sizeof(head));
+    assert_int_equal(send(r.fd, msg, 20000, MSG_NOSIGNAL), 20000);
+    while (metric(w, "received_bytes") < (double)(1u << 20) &&
+           metric(w, "connections_late_total") == 0)
+        raw_turn(&r);
+    assert_false(raw_read(&r));
+    SEE(w, connections_late_total, 1);
+    SEE(w, received_bytes, 0);
+    raw_close(&r);
+
+    raw_open(&r, &w->f, 0);
+    assert_int_equal(raw_hello(&r, MSG_ROLE_WORKER, NULL, NULL), 0);
+    assert_false(raw_read(&r));
+    SEE(w, sessions_silent_total, 1);
+    assert_logged(w, "session silent, ended", "client=raw", "peer=127.0.0.1");
     raw_close(&r);
 }
 
@@ -311,6 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_a_workers_day),
         T(test_what_is_refused),
+        T(test_what_is_left_open_ends),
         T(test_conflicts_are_logged),
         T(test_one_line_a_request),
         T(test_a_reader_that_does_not_read),

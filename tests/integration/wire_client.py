@@ -208,23 +208,48 @@ def refusals(path):
     assert flags & ERROR and e[1] == 14 and c.is_closed(), (flags, e)
 
 
+def times(path):
+    """A node with short limits: what a client leaves open ends by itself."""
+    c = Conn(path)
+    assert c.is_closed(), "A8: no Hello"
+    c = Conn(path)
+    c.call("hello", 1, hello())
+    c.s.sendall(frame("lookup", 0, 2, b"")[:-7])
+    assert c.is_closed(), "A8: half a frame"
+    control, conn = Conn(path), Conn(path)
+    m = control.call("hello", 1, hello())
+    conn.call("hello", 2, hello(m[5]))
+    assert control.is_closed() and conn.is_closed(), "A11: a silent session"
+
+
+class Node:
+    def __init__(self, program, path, *more):
+        self.p = subprocess.Popen([program, "--listen", "", "--http-listen", "", "--unix-listen", path, "--ram-bytes", "16m",
+                                   "--min-slot-bytes", "4k", "--log-level", "error", *more], stdout=subprocess.DEVNULL)
+        end = time.monotonic() + 20
+        while not pathlib.Path(path).exists():
+            assert time.monotonic() < end and self.p.poll() is None, "the node did not start"
+            time.sleep(0.02)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        self.p.terminate()
+        code = self.p.wait(20)
+        assert code == 0, code
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         path = tmp + "/node.sock"
-        node = subprocess.Popen([sys.argv[1], "--listen", "", "--http-listen", "", "--unix-listen", path, "--ram-bytes",
-                                 "16m", "--min-slot-bytes", "4k", "--log-level", "warn"], stdout=subprocess.DEVNULL)
-        try:
-            end = time.monotonic() + 20
-            while not pathlib.Path(path).exists():
-                assert time.monotonic() < end and node.poll() is None, "the node did not start"
-                time.sleep(0.02)
+        with Node(sys.argv[1], path):
             keep = happy_path(path)
             refusals(path)
             keep.call("touch", 14, num(1, 1) + data(2, block_id(1)))  # still served after all that
-        finally:
-            node.terminate()
-            code = node.wait(20)
-        assert code == 0, code
+        with Node(sys.argv[1], path, "--hello-timeout-ms", "300", "--frame-timeout-ms", "300",
+                  "--session-silence-ms", "1000"):
+            times(path)
     print("ok")
 
 
