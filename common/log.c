@@ -25,6 +25,7 @@ struct log {
     pthread_cond_t work, idle;
     pthread_t thread;
     bool stop, writing, ended;
+    bool is_left; /* log_free() gave up on the thread: it frees all this when its write comes back */
     char *ring; /* [cfg.ring_bytes] */
     size_t head, used;
     struct site sites[SITES];
@@ -40,6 +41,14 @@ static void write_all(int fd, const char *p, size_t n) {
         p += k;
         n -= (size_t)k;
     }
+}
+
+static void free_all(struct log *l) {
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->idle);
+    pthread_mutex_destroy(&l->lock);
+    free(l->ring);
+    free(l);
 }
 
 static void *writer_main(void *arg) {
@@ -62,8 +71,11 @@ static void *writer_main(void *arg) {
         l->used -= n;
     }
     l->ended = true;
+    bool is_left = l->is_left;
     pthread_cond_broadcast(&l->idle);
     pthread_mutex_unlock(&l->lock);
+    if (is_left)
+        free_all(l);
     return NULL;
 }
 
@@ -118,16 +130,15 @@ void log_free(struct log *l) {
         pthread_cond_signal(&l->work);
         wait_written(l, true);
         bool ended = l->ended;
+        l->is_left = !ended;
+        if (!ended) /* before the unlock: after it the thread may end and free l */
+            pthread_detach(l->thread);
         pthread_mutex_unlock(&l->lock);
         if (!ended)
             return; /* the thread hangs in its write and still uses all this */
         pthread_join(l->thread, NULL);
     }
-    pthread_cond_destroy(&l->work);
-    pthread_cond_destroy(&l->idle);
-    pthread_mutex_destroy(&l->lock);
-    free(l->ring);
-    free(l);
+    free_all(l);
 }
 
 void log_flush(struct log *l) {

@@ -68,7 +68,7 @@ struct index_redis_cfg {
     uv_loop_t *loop;
     const struct clock *clk; /* NULL: the real one */
     struct log *log;         /* NULL: silent */
-    const char *addr;        /* host:port or unix:/path */
+    const char *addr;        /* host:port or unix:/path; borrowed, as all texts here */
     const char *user, *password; /* AUTH; NULL or "": none */
     uint32_t db;
     uint16_t node_id;

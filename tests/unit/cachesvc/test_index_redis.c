@@ -17,6 +17,7 @@ static struct log *f_log; /* of the next index; NULL: silent */
 #define NODE 513u /* 0x0201: the order of its bytes shows */
 
 struct fx {
+    char addr[64]; /* the index borrows it */
     struct test_loop tl;
     struct resp_server srv;
     struct index *ix;
@@ -52,10 +53,9 @@ static void setup(struct fx *f, uint32_t n_segs, uint32_t backlog) {
     for (uint32_t i = 0; i < ARRAY_LEN(f->segs); i++)
         memset(f->segs[i].b, (int)i + 1, sizeof(f->segs[i].b));
     f->n_segs = n_segs;
-    char addr[64];
-    snprintf(addr, sizeof(addr), "127.0.0.1:%u", f->srv.port);
+    snprintf(f->addr, sizeof(f->addr), "127.0.0.1:%u", f->srv.port);
     struct index_redis_cfg cfg = {.loop = &f->tl.loop,
-                                  .addr = addr,
+                                  .addr = f->addr,
                                   .log = f_log,
                                   .node_id = NODE,
                                   .node_addr = "10.0.0.7:7070",
