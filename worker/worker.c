@@ -50,7 +50,9 @@ struct worker {
     struct http_route routes[HTTP_METRICS_ROUTES + HTTP_OPENAI_ROUTES + 1]; /* and /health */
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
-    bool is_serving; /* loaded and warm */
+    bool is_warm;    /* the first forward pass is done */
+    uint64_t untried; /* cache nodes by index whose first attempt is under way */
+    bool is_serving; /* warm and all tried */
     bool is_closing;
     bool is_model_changed; /* and said so */
     bool is_closed; /* no handle of ours is open any more */
@@ -87,7 +89,7 @@ static void add_progress(struct worker *w, struct strbuf *json) {
     if (!w->is_serving)
         strbuf_addf(json, ",\"loading\":{\"bytes\":%llu,\"of\":%llu,\"step\":\"%s\"}",
                     (unsigned long long)done, (unsigned long long)total,
-                    w->is_loaded ? "first forward pass" : "model");
+                    !w->is_loaded ? "model" : w->is_warm ? "cache nodes" : "first forward pass");
 }
 
 static bool is_ready(void *arg, struct strbuf *json) {
@@ -102,9 +104,19 @@ static bool is_ready(void *arg, struct strbuf *json) {
 
 /* --- start --- */
 
+/* Not before the warm-up, for which the first request would wait, nor before each cache node's first attempt
+ * has come to something (2 s at most): the first requests would be computed although what they need is
+ * there. */
+static void begin_serving(struct worker *w) {
+    if (w->is_serving || !w->is_warm || w->untried)
+        return;
+    w->is_serving = true;
+    svc_ready(w->svc, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
+              w->name);
+}
+
 static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
     struct worker *w = arg;
-    (void)node;
     if (state == KV_NODE_UP) {
         log_info(w->svc->log, "cache node up", "node=%u", node);
         if (w->engine)
@@ -112,6 +124,10 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
     } else if (state == KV_NODE_DOWN) {
         log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text=%s", node,
                  err_name(err), text ? text : "");
+    }
+    if (state != KV_NODE_CONNECTING) {
+        w->untried &= ~((uint64_t)1 << node);
+        begin_serving(w);
     }
 }
 
@@ -153,6 +169,8 @@ static int open_client(struct worker *w, struct errbuf *eb) {
         .on_node = on_node,
         .on_node_arg = w,
     };
+    for (uint32_t i = 0; i < MIN(cc.n_addrs, KV_CLIENT_MAX_NODES); i++)
+        w->untried |= (uint64_t)1 << i;
     rv = kv_client_open(&w->client, w->svc->loop, &cc, eb);
     explicit_bzero(token, sizeof(token));
     if (rv < 0)
@@ -176,12 +194,10 @@ static int step(void *ctx, const struct fwd_seq *seqs, uint32_t n_seqs) {
     return fwd_step(ctx, seqs, n_seqs);
 }
 
-/* Not before: the first request would wait for what the warm-up does. */
 static void on_warm(void *arg) {
     struct worker *w = arg;
-    w->is_serving = true;
-    svc_ready(w->svc, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
-              w->name);
+    w->is_warm = true;
+    begin_serving(w);
 }
 
 static int open_engine(struct worker *w, struct errbuf *eb) {

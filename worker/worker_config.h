@@ -35,7 +35,8 @@
     X(cache, LIST, "", 0, 64, false, "cache node, unix:PATH or HOST:PORT; repeatable; none: no cache") \
     X(token_file, STR, "", 0, 4096, false, "file with the token for the cache nodes")              \
     X(fetch, ENUM, "auto", "auto|always|never", 0, false,                                          \
-      "resident prefixes: fetch when measured faster than computing, always, or never")            \
+      "resident prefixes: auto: fetch when measured faster than computing; always: also from a "   \
+      "node that hangs, which costs 2 to 4 s a request until the breaker opens; never")             \
     X(threads, U32, 0, 0, 1024, false, "kernel threads; 0: one a core")                            \
     X(isa, STR, "", 0, 32, false, "force kernels by name (scalar, avx2, avx512); empty: by CPU")   \
     X(numerics, ENUM, "exact", "exact|blas", 0, false, "kernels of prefill; blas: OpenBLAS")       \

@@ -343,6 +343,31 @@ static void test_port_opens_before_the_model_is_there(void **state) {
     unsetenv("INCIPIT_TEST_GATE");
 }
 
+/* F22: of four prompts that were all resident a fresh worker computed one or two, because they came before
+ * its session stood; no counter told. Right: not ready before the first attempt at each node has come to
+ * something; what is not sent is counted (lookup_unsent_total). */
+static void test_not_ready_before_the_cache_node_was_tried(void **state) {
+    (void)state;
+    struct proc p;
+    static char text[1 << 16];
+    char addr[64], cache[64];
+    uint16_t node, port = free_port();
+    int fd = held_port(&node, true), conn;
+    snprintf(addr, sizeof(addr), "127.0.0.1:%u", port);
+    snprintf(cache, sizeof(cache), "127.0.0.1:%u", node);
+    proc_start(&p, ARGS(MODEL, "--listen", addr, "--cache", cache));
+    conn = accept(fd, NULL, NULL); /* and says nothing */
+    assert_true(conn >= 0);
+    assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 503);
+    close(conn);
+    close(fd);
+    wait_ready(&p); /* a node that is down keeps nobody */
+    assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 200);
+    kill(p.pid, SIGTERM);
+    assert_int_equal(proc_wait(&p), 0);
+    assert_non_null(strstr(p.text, "cache node down"));
+}
+
 /* --- what becomes of the file --- */
 
 static void overwrite(const char *path) {
@@ -468,6 +493,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_serves_without_its_cache_node_and_drains),
         cmocka_unit_test(test_signals_are_seen_before_they_close),
         cmocka_unit_test(test_port_opens_before_the_model_is_there),
+        cmocka_unit_test(test_not_ready_before_the_cache_node_was_tried),
         cmocka_unit_test(test_file_changed_under_load_changes_no_answer),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

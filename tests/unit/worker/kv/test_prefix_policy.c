@@ -113,6 +113,30 @@ static void test_breaker_opens_after_three_failures_in_a_row(void **state) {
     assert_false(breaker_allow(&b, 1000 + BREAKER_WAIT_MIN_NS - 1));
 }
 
+/* MUTANTS prefix_policy.c, no backoff: each probe that fails doubles the wait, up to a bound; a success
+ * starts over. */
+static void test_breaker_waits_twice_as_long_after_each_failed_probe(void **state) {
+    (void)state;
+    struct breaker b;
+    breaker_init(&b);
+    uint64_t t = 0, wait = BREAKER_WAIT_MIN_NS;
+    for (uint32_t i = 0; i < BREAKER_MAX_FAIL; i++)
+        breaker_fail(&b, t);
+    for (int probe = 0; probe < 12; probe++) {
+        assert_false(breaker_allow(&b, t + wait - 1));
+        t += wait;
+        assert_true(breaker_allow(&b, t));
+        breaker_fail(&b, t);
+        wait = MIN(2 * wait, BREAKER_WAIT_MAX_NS);
+    }
+    assert_int_equal(wait, BREAKER_WAIT_MAX_NS);
+    assert_true(breaker_allow(&b, t + wait));
+    breaker_ok(&b);
+    for (uint32_t i = 0; i < BREAKER_MAX_FAIL; i++)
+        breaker_fail(&b, t);
+    assert_true(breaker_allow(&b, t + BREAKER_WAIT_MIN_NS));
+}
+
 static void test_breaker_half_open_lets_one_probe_through(void **state) {
     (void)state;
     struct breaker b;
@@ -160,6 +184,7 @@ int main(void) {
         cmocka_unit_test(test_silent_service_is_late_soon_after_patience),
         cmocka_unit_test(test_stall_ends_even_always_and_unmeasured),
         cmocka_unit_test(test_breaker_opens_after_three_failures_in_a_row),
+        cmocka_unit_test(test_breaker_waits_twice_as_long_after_each_failed_probe),
         cmocka_unit_test(test_breaker_half_open_lets_one_probe_through),
         cmocka_unit_test(test_breaker_wait_is_bounded),
     };
