@@ -61,8 +61,9 @@ static int read_head_kv(struct reader *r, struct model_hparams *hp) {
     const struct gguf_kv *kv = gguf_find(r->g, key_of(r, "attention.head_count_kv"));
     if (!kv || !kv->is_array)
         return read_size(r, "attention.head_count_kv", hp->n_head, &hp->n_head_kv);
-    if (kv->type != GGUF_I32 && kv->type != GGUF_U32)
-        return err_set(r->eb, ERR_INVALID, "key '%s' holds no 32-bit integers", r->key);
+    int rv = gguf_get_int_array(r->g, r->key, 0, UINT32_MAX, &kv, r->eb);
+    if (rv < 0)
+        return rv;
     if (kv->count != hp->n_layer)
         return err_set(r->eb, ERR_INVALID, "key '%s': %llu entries for %u layers", r->key,
                        (unsigned long long)kv->count, hp->n_layer);

@@ -94,17 +94,22 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key);
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
 
-/* Typed reads of scalars. 1: there, *ret set. 0: absent, *ret untouched. ERR_INVALID: of another type or
- * out of range, eb names the key. Any integer type is taken for u32/u64 when its value fits. */
+/* Typed reads of scalars. 1: there, *ret set. 0: absent, *ret untouched. ERR_INVALID: of another kind or
+ * out of range, eb names the key. Whatever type holds the value is taken when the value fits: any integer for
+ * u32 and u64, integers up to 2^24 for a float, integers 0 and 1 for a bool. */
 int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *ret, struct errbuf *eb);
 int gguf_get_u64(const struct gguf *g, const char *key, uint64_t *ret, struct errbuf *eb);
 int gguf_get_f32(const struct gguf *g, const char *key, float *ret, struct errbuf *eb);
 int gguf_get_bool(const struct gguf *g, const char *key, bool *ret, struct errbuf *eb);
 int gguf_get_str(const struct gguf *g, const char *key, struct gguf_str *ret, struct errbuf *eb);
-/* An array of the element type asked for; *ret borrowed. */
+/* An array of integers of any type, each within [least, most]; *ret borrowed. */
+int gguf_get_int_array(const struct gguf *g, const char *key, int64_t least, int64_t most,
+                       const struct gguf_kv **ret, struct errbuf *eb);
+/* An array of the element type asked for, F64 also where F32 is; *ret borrowed. */
 int gguf_get_array(const struct gguf *g, const char *key, enum gguf_type elem,
                    const struct gguf_kv **ret, struct errbuf *eb);
 
+bool gguf_is_integer(enum gguf_type t); /* bool is none */
 /* Element i of a scalar or array; i < count and a fitting type are the caller's duty (CHECKed). */
 uint64_t gguf_elem_u64(const struct gguf_kv *kv, uint64_t i); /* integers and bool; negative: wraps */
 int64_t gguf_elem_i64(const struct gguf_kv *kv, uint64_t i);

@@ -9,12 +9,12 @@ static uint64_t load_le(const uint8_t *p, unsigned n) {
     return wire_cur_uint_(&c, n);
 }
 
-static bool is_integer(enum gguf_type t) {
+bool gguf_is_integer(enum gguf_type t) {
     return t != GGUF_F32 && t != GGUF_F64 && t != GGUF_STRING && t != GGUF_ARRAY && t != GGUF_BOOL;
 }
 
 int64_t gguf_elem_i64(const struct gguf_kv *kv, uint64_t i) {
-    CHECK(i < kv->count && (is_integer(kv->type) || kv->type == GGUF_BOOL));
+    CHECK(i < kv->count && (gguf_is_integer(kv->type) || kv->type == GGUF_BOOL));
     switch (kv->type) {
     case GGUF_U8:
         return kv->data[i];
@@ -72,7 +72,7 @@ int gguf_get_u64(const struct gguf *g, const char *key, uint64_t *ret, struct er
     const struct gguf_kv *kv = gguf_find(g, key);
     if (!kv)
         return 0;
-    if (kv->is_array || !is_integer(kv->type))
+    if (kv->is_array || !gguf_is_integer(kv->type))
         return wrong_type(key, "an integer", eb);
     int64_t v = gguf_elem_i64(kv, 0);
     if (v < 0 && kv->type != GGUF_U64)
@@ -96,8 +96,15 @@ int gguf_get_f32(const struct gguf *g, const char *key, float *ret, struct errbu
     const struct gguf_kv *kv = gguf_find(g, key);
     if (!kv)
         return 0;
+    if (!kv->is_array && gguf_is_integer(kv->type)) { /* a whole number in an integer's type */
+        int64_t v = gguf_elem_i64(kv, 0);
+        if (v < -(1 << 24) || v > 1 << 24)
+            return wrong_type(key, "a number that a float holds", eb);
+        *ret = (float)v;
+        return 1;
+    }
     if (kv->is_array || (kv->type != GGUF_F32 && kv->type != GGUF_F64))
-        return wrong_type(key, "a float", eb);
+        return wrong_type(key, "a number", eb);
     *ret = gguf_elem_f32(kv, 0);
     return 1;
 }
@@ -106,9 +113,12 @@ int gguf_get_bool(const struct gguf *g, const char *key, bool *ret, struct errbu
     const struct gguf_kv *kv = gguf_find(g, key);
     if (!kv)
         return 0;
-    if (kv->is_array || kv->type != GGUF_BOOL)
+    if (kv->is_array || (kv->type != GGUF_BOOL && !gguf_is_integer(kv->type)))
         return wrong_type(key, "a bool", eb);
-    *ret = kv->data[0] != 0;
+    int64_t v = gguf_elem_i64(kv, 0);
+    if (v != 0 && v != 1)
+        return wrong_type(key, "a bool (or 0 or 1)", eb);
+    *ret = v;
     return 1;
 }
 
@@ -128,8 +138,26 @@ int gguf_get_array(const struct gguf *g, const char *key, enum gguf_type elem,
     const struct gguf_kv *kv = gguf_find(g, key);
     if (!kv)
         return 0;
-    if (!kv->is_array || kv->type != elem)
-        return wrong_type(key, "an array of the type needed here", eb);
+    bool fits = kv->type == elem || (elem == GGUF_F32 && kv->type == GGUF_F64);
+    if (!kv->is_array || !fits)
+        return wrong_type(key, elem == GGUF_STRING ? "an array of strings" : "an array of floats", eb);
+    *ret = kv;
+    return 1;
+}
+
+int gguf_get_int_array(const struct gguf *g, const char *key, int64_t least, int64_t most,
+                       const struct gguf_kv **ret, struct errbuf *eb) {
+    const struct gguf_kv *kv = gguf_find(g, key);
+    if (!kv)
+        return 0;
+    if (!kv->is_array || !gguf_is_integer(kv->type))
+        return wrong_type(key, "an array of integers", eb);
+    for (uint64_t i = 0; i < kv->count; i++) {
+        int64_t v = gguf_elem_i64(kv, i);
+        if (v < least || v > most || (kv->type == GGUF_U64 && v < 0))
+            return err_set(eb, ERR_INVALID, "key '%s': element %llu is out of range (%lld to %lld)", key,
+                           (unsigned long long)i, (long long)least, (long long)most);
+    }
     *ret = kv;
     return 1;
 }

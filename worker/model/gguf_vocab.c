@@ -63,12 +63,11 @@ static int read_scores(struct gguf_vocab *v, const struct gguf *g, struct errbuf
 
 static int read_types(struct gguf_vocab *v, const struct gguf *g, struct errbuf *eb) {
     const char *key = KEY("token_type");
-    const struct gguf_kv *kv = gguf_find(g, key);
-    if (!kv)
-        return 0;
-    if (!kv->is_array || (kv->type != GGUF_I32 && kv->type != GGUF_U32))
-        return err_set(eb, ERR_INVALID, "key '%s' is not an array of 32-bit integers", key);
-    int rv = check_len(kv, v->src.n_tokens, key, eb);
+    const struct gguf_kv *kv;
+    int rv = gguf_get_int_array(g, key, INT32_MIN, INT32_MAX, &kv, eb);
+    if (rv <= 0)
+        return rv;
+    rv = check_len(kv, v->src.n_tokens, key, eb);
     if (rv < 0)
         return rv;
     v->types = alloc_array((size_t)kv->count, sizeof(*v->types));
@@ -90,15 +89,16 @@ static int read_ids(struct tokenizer_src *s, const struct gguf *g, struct errbuf
         {KEY("unknown_token_id"), &s->unk_id}, {KEY("padding_token_id"), &s->pad_id},
     };
     for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
-        uint32_t id;
-        int rv = gguf_get_u32(g, ids[i].key, &id, eb);
-        if (rv < 0)
-            return rv;
-        /* Some converters write 2^32-1 for "none". */
-        if (rv == 0 || id == UINT32_MAX)
+        const struct gguf_kv *kv = gguf_find(g, ids[i].key);
+        if (!kv)
             continue;
-        if (id >= s->n_tokens)
-            return err_set(eb, ERR_INVALID, "key '%s': id %u of %u tokens", ids[i].key, id,
+        if (kv->is_array || !gguf_is_integer(kv->type))
+            return err_set(eb, ERR_INVALID, "key '%s' is not an integer", ids[i].key);
+        int64_t id = gguf_elem_i64(kv, 0);
+        if (id == -1 || id == UINT32_MAX) /* converters write either for "none" */
+            continue;
+        if (id < 0 || id >= (int64_t)s->n_tokens)
+            return err_set(eb, ERR_INVALID, "key '%s': id %lld of %u tokens", ids[i].key, (long long)id,
                            s->n_tokens);
         *ids[i].ret = (int32_t)id;
     }

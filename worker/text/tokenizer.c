@@ -23,13 +23,13 @@ static int32_t type_of(const struct tokenizer_src *src, uint32_t id) {
 
 static int check_src(const struct tokenizer_src *src, struct errbuf *eb) {
     if (src->n_tokens == 0 || src->n_tokens > MAX_TOKENS_IN_VOCAB)
-        return err_set(eb, ERR_INVALID, "vocabulary of %u tokens", src->n_tokens);
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.tokens: %u tokens", src->n_tokens);
     for (uint32_t i = 0; i < src->n_tokens; i++) {
         if (src->tokens[i].len > MAX_TOKEN_BYTES)
-            return err_set(eb, ERR_INVALID, "token %u is %u bytes long", i, src->tokens[i].len);
+            return err_set(eb, ERR_INVALID, "tokenizer.ggml.tokens: token %u is %u bytes long", i, src->tokens[i].len);
         int32_t type = type_of(src, i);
         if (type < 0 || type > TOK_TYPE_BYTE)
-            return err_set(eb, ERR_INVALID, "token %u has type %d", i, type);
+            return err_set(eb, ERR_INVALID, "tokenizer.ggml.token_type: token %u has type %d", i, type);
     }
     const int32_t ids[] = {src->bos_id, src->eos_id, src->eot_id, src->eom_id, src->unk_id, src->pad_id};
     for (size_t i = 0; i < ARRAY_LEN(ids); i++)
@@ -173,7 +173,7 @@ static int build(struct tokenizer *t, const struct tokenizer_src *src, struct er
     t->eos = src->eos_id < 0 && spm ? 2 : src->eos_id;
     t->unk = src->unk_id < 0 && spm ? 0 : src->unk_id;
     if (t->bos >= (int32_t)src->n_tokens || t->eos >= (int32_t)src->n_tokens)
-        return err_set(eb, ERR_INVALID, "vocabulary of %u tokens has no BOS or EOS", src->n_tokens);
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.bos_token_id and eos_token_id are absent (%u tokens)", src->n_tokens);
     t->add_bos = src->add_bos < 0 ? t->algo->default_bos : src->add_bos == 1;
     int rv = copy_tokens(t, src);
     if (rv == 0)
@@ -185,7 +185,7 @@ static int build(struct tokenizer *t, const struct tokenizer_src *src, struct er
     if (rv < 0)
         return rv;
     if (t->add_bos && t->bos < 0)
-        return err_set(eb, ERR_INVALID, "add_bos_token is true and bos_token_id is absent");
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.add_bos_token is true and bos_token_id is absent");
     mark_eog(t, src);
     return compute_digest(t, src);
 }

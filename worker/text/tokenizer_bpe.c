@@ -54,11 +54,11 @@ static int32_t find_ordinary(const struct tokenizer *t, const char *p, size_t le
 static int add_merge(struct tokenizer *t, struct tok_str m, uint32_t rank, struct errbuf *eb) {
     const char *space = m.len > 1 ? memchr(m.p + 1, ' ', m.len - 1) : NULL;
     if (!space)
-        return err_set(eb, ERR_INVALID, "merge %u has no space", rank);
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges: merge %u has no space", rank);
     size_t left_len = (size_t)(space - m.p), right_len = m.len - left_len - 1;
     char joined[1024];
     if (left_len + right_len > sizeof(joined))
-        return err_set(eb, ERR_INVALID, "merge %u is %u bytes long", rank, m.len);
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges: merge %u is %u bytes long", rank, m.len);
     memcpy(joined, m.p, left_len);
     memcpy(joined + left_len, space + 1, right_len);
     int32_t left = find_ordinary(t, m.p, left_len);
@@ -66,7 +66,7 @@ static int add_merge(struct tokenizer *t, struct tok_str m, uint32_t rank, struc
     int32_t merged = find_ordinary(t, joined, left_len + right_len);
     /* Also what keeps a merge from ever making a control token out of a user's text. */
     if (left < 0 || right < 0 || merged < 0)
-        return err_set(eb, ERR_INVALID, "merge %u '%.*s': a part or the whole is no ordinary token", rank,
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges: merge %u '%.*s': a part or the whole is no ordinary token", rank,
                        (int)MIN(m.len, 64u), m.p);
     merge_map_put(&t->merges, left, right, rank, merged);
     return 0;
@@ -92,7 +92,7 @@ static int bpe_init(struct tokenizer *t, const struct tokenizer_src *src, struct
     if (src->n_merges == 0)
         return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges is absent");
     if (src->add_space_prefix == 1)
-        return err_set(eb, ERR_UNSUPPORTED, "add_space_prefix = true with a BPE vocabulary");
+        return err_set(eb, ERR_UNSUPPORTED, "tokenizer.ggml.add_space_prefix = true with a BPE vocabulary");
     t->pretok = (enum pretok_kind)kind;
     t->ignore_merges = pretok_ignores_merges(t->pretok);
     if (src->add_bos < 0)

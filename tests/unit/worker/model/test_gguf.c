@@ -109,7 +109,9 @@ static void test_parse_every_scalar_type_reads_back(void **state) {
     assert_true(v == 1.5f);
     assert_int_equal(gguf_get_f32(g, "d", &v, &eb), 1);
     assert_true(v == 2.5f);
-    assert_int_equal(gguf_get_f32(g, "u", &v, &eb), ERR_INVALID);
+    assert_int_equal(gguf_get_f32(g, "u", &v, &eb), 1);
+    assert_true(v == 7);
+    assert_int_equal(gguf_get_f32(g, "s", &v, &eb), ERR_INVALID);
     assert_int_equal(gguf_get_bool(g, "yes", &yes, &eb), 1);
     assert_true(yes);
     assert_int_equal(gguf_get_str(g, "s", &s, &eb), 1);

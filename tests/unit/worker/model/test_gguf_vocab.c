@@ -61,8 +61,56 @@ static void test_misfits_named(void **state) {
     gguf_write_u32(&w, "tokenizer.ggml.eos_token_id", 2);
     refused(&w, ERR_INVALID, "tokenizer.ggml.eos_token_id");
     w = two_tokens();
-    gguf_write_u32(&w, "tokenizer.ggml.add_bos_token", 1);
+    gguf_write_u32(&w, "tokenizer.ggml.add_bos_token", 2);
     refused(&w, ERR_INVALID, "tokenizer.ggml.add_bos_token");
+}
+
+/* A key of any type and bytes. */
+static void put_kv(struct gguf_write *w, const char *key, enum gguf_type type, uint64_t count, bool is_array,
+                   const void *data, size_t bytes) {
+    const struct gguf_kv kv = {.key = {key, strlen(key)}, .type = type, .is_array = is_array,
+                               .count = count, .data = data, .bytes = bytes};
+    gguf_write_kv(w, &kv);
+}
+
+/* F21: token_type as 64-bit integers, scores as doubles and bos_token_id -1 in a signed type were refused for
+ * their width. Right: a value that fits is taken; one that does not is refused by its key. */
+static void test_values_that_fit_are_taken_whatever_their_type(void **state) {
+    (void)state;
+    const char *path = "/tmp/test-gguf-vocab-fit.gguf";
+    const int64_t types[] = {1, 3}, wide[] = {1, INT64_C(1) << 40};
+    const double scores[] = {-1.5, 0};
+    const int32_t none = -1, bad = -2;
+    const uint8_t one = 1;
+    struct gguf_write w = two_tokens();
+    struct gguf *g = NULL;
+    struct gguf_vocab v;
+    struct errbuf eb = {.text = ""};
+    put_kv(&w, "tokenizer.ggml.token_type", GGUF_I64, 2, true, types, sizeof(types));
+    put_kv(&w, "tokenizer.ggml.scores", GGUF_F64, 2, true, scores, sizeof(scores));
+    put_kv(&w, "tokenizer.ggml.bos_token_id", GGUF_I32, 1, false, &none, sizeof(none));
+    put_kv(&w, "tokenizer.ggml.eos_token_id", GGUF_U8, 1, false, &one, sizeof(one));
+    put_kv(&w, "tokenizer.ggml.add_bos_token", GGUF_U8, 1, false, &one, sizeof(one));
+    assert_int_equal(gguf_write_open(&w, path), 0);
+    assert_int_equal(gguf_write_close(&w), 0);
+    gguf_write_fini(&w);
+    assert_int_equal(gguf_open(&g, path, &eb), 0);
+    (void)remove(path);
+    if (gguf_vocab_read(&v, g, &eb) != 0)
+        fail_msg("%s", eb.text);
+    assert_int_equal(v.src.types[1], 3);
+    assert_true(v.src.scores[0] == -1.5f);
+    assert_int_equal(v.src.bos_id, -1);
+    assert_int_equal(v.src.eos_id, 1);
+    assert_int_equal(v.src.add_bos, 1);
+    gguf_vocab_fini(&v);
+    gguf_free(g);
+    w = two_tokens();
+    put_kv(&w, "tokenizer.ggml.token_type", GGUF_I64, 2, true, wide, sizeof(wide));
+    refused(&w, ERR_INVALID, "tokenizer.ggml.token_type");
+    w = two_tokens();
+    put_kv(&w, "tokenizer.ggml.bos_token_id", GGUF_I32, 1, false, &bad, sizeof(bad));
+    refused(&w, ERR_INVALID, "tokenizer.ggml.bos_token_id");
 }
 
 static void test_tiny_model_vocabulary_encodes_and_decodes(void **state) {
@@ -114,6 +162,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_keys_named),
         cmocka_unit_test(test_misfits_named),
+        cmocka_unit_test(test_values_that_fit_are_taken_whatever_their_type),
         cmocka_unit_test(test_tiny_model_vocabulary_encodes_and_decodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
