@@ -376,6 +376,25 @@ def test_incipitctl(test_dir):
         expect(rc == 0 and first[:8] in out, f"inspect: {rc} {out} {err}")
         rc, out, err = ctl(pool, "inspect", "00" * 32)
         expect(rc == 1, f"inspect of an unknown id: {rc} {out} {err}")
+        rc, out, err = ctl(pool, "inspect", first[:12])
+        expect(rc == 0 and first in out, f"inspect of a prefix: {rc} {out} {err}")
+        # E11: a dry run said 1 and 4 went. `--to` took a second too many.
+        blocks = json.loads(ctl(pool, "--json", "list", "--limit", "0")[1])["blocks"]
+        second = min(b["put_time_ms"] for b in blocks) // 1000
+        rc, out, err = ctl(pool, "--json", "evict", "--to", str(second), "--dry-run")
+        expect(rc == 0 and json.loads(out)["blocks"] == 0, f"evict --to the first second: {rc} {out} {err}")
+        third = next(b["id"] for b in blocks if b["depth"] == 3)
+        would = json.loads(ctl(pool, "--json", "evict", third, "--chain", "--dry-run")[1])["blocks"]
+        rc, out, err = ctl(pool, "--json", "evict", third, "--chain")
+        expect(rc == 0 and json.loads(out)["blocks"] == would == len(blocks) - 3, f"{would}: {out} {err}")
+        # E7: live options of a running node.
+        rc, out, err = ctl(pool, "config", "set", "log_level", "debug")
+        expect(rc == 0, f"config set: {rc} {out} {err}")
+        rc, out, err = ctl(pool, "--json", "config", "get", "log_level")
+        options = json.loads(out)["nodes"][0]["options"]
+        expect(rc == 0 and options[0]["value"] == "debug" and options[0]["live"], f"config get: {rc} {out} {err}")
+        rc, out, err = ctl(pool, "config", "set", "ram_bytes", "1g")
+        expect(rc == 1 and "ram_bytes" in err, f"config set of what is not live: {rc} {out} {err}")
         rc, out, err = ctl(pool, "no-such-command")
         expect(rc == 2, f"unknown command: {rc}")
         pool.kill("cachesvc", signal.SIGTERM)

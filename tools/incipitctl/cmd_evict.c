@@ -15,6 +15,7 @@ static void on_evict(void *arg, int rv, const char *text, const struct msg_evict
         s->sum.bytes += m->bytes;
         s->sum.deferred += m->deferred;
         s->sum.puts_aborted += m->puts_aborted;
+        s->sum.before_ms = m->before_ms;
     }
     ctl_done(s->c, rv, text);
 }
@@ -104,6 +105,8 @@ int cmd_evict_run(struct ctl *c) {
             code = CTL_FAILED; /* its blocks are still there */
             continue;
         }
+        /* One time for all nodes: what the first one applied. */
+        m.before_ms = s.sum.before_ms;
         int rv = ctl_wait(c, kv_client_evict(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict,
                                              &s, NULL));
         if (rv < 0)
@@ -129,6 +132,7 @@ int cmd_flush_run(struct ctl *c) {
             code = CTL_FAILED;
             continue;
         }
+        m.before_ms = s.sum.before_ms;
         int rv = ctl_wait(c, kv_client_flush(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict,
                                              &s, NULL));
         if (rv < 0)

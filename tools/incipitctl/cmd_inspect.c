@@ -100,14 +100,14 @@ static void on_inspect(void *arg, int rv, const char *text, const struct msg_ins
 }
 
 /* Asks every node; one that has it is enough. */
-static int inspect_id(struct ctl *c, const uint8_t id[32], const char *hex) {
+static int inspect_id(struct ctl *c, const uint8_t id[32], const uint8_t *ns, const char *hex) {
     uint32_t n_found = 0;
     int code = CTL_OK;
     for (uint32_t i = 0; i < ctl_n_nodes(c); i++) {
         if (!ctl_node_is_up(c, i))
             continue;
         struct inspect_arg a = {c, i};
-        struct msg_inspect_req m = {.id = {id, 32}};
+        struct msg_inspect_req m = {.id = {id, 32}, .digest = {ns, ns ? 32 : 0}};
         int rv = ctl_wait(c, kv_client_inspect(c->client, i, &m, ctl_deadline_ms(c), on_inspect,
                                                &a, NULL));
         n_found += rv == 0;
@@ -122,14 +122,18 @@ static int inspect_id(struct ctl *c, const uint8_t id[32], const char *hex) {
 }
 
 int cmd_inspect_run(struct ctl *c) {
-    int code = CTL_OK;
+    uint8_t digest[32];
+    const uint8_t *ns;
+    int code = ctl_opt_ns(c, digest, &ns);
+    if (code != CTL_OK)
+        return code;
     json_w_key(&c->w, "blocks");
     json_w_arr(&c->w);
     for (uint32_t i = 0; i < c->n_args; i++) {
         struct block_id id;
         int rv = ctl_find_block(c, c->args[i], &id);
         if (rv == CTL_OK)
-            rv = inspect_id(c, id.b, c->args[i]);
+            rv = inspect_id(c, id.b, ns, c->args[i]);
         code = rv == CTL_OK ? code : rv;
     }
     json_w_end(&c->w);

@@ -93,7 +93,7 @@ static size_t print_namespaces(struct lister *l, const struct msg_list_res *m) {
 }
 
 static size_t print_sessions(struct lister *l, const struct msg_list_res *m) {
-    static const char *const roles[] = {"?", "worker", "reader", "admin"};
+    static const char *const roles[] = {"?", "worker", "reader", "admin", "node"};
     struct ctl *c = l->c;
     for (size_t i = 0; i < m->n_sessions; i++) {
         const struct msg_session_info *s = &m->sessions[i];

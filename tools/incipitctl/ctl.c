@@ -9,11 +9,11 @@ static const struct ctl_cmd commands[] = {
     {"status", "status", "state, capacity and counters of each node", "", "", 0, 0, cmd_status_run},
     {"list", "list [blocks|namespaces|sessions] [--ns DIGEST] [--limit N]",
      "blocks (default), namespaces or sessions", "", "limit ns", 0, 1, cmd_list_run},
-    {"inspect", "inspect ID...", "everything a node knows about a block",
+    {"inspect", "inspect ID... [--ns DIGEST]", "everything a node knows about a block",
      "ID: 64 hex digits, or the first ones where no other block begins with them. Exit code 1 when "
      "no node has an\n"
      "entry.\n",
-     "", 1, CTL_MAX_ARGS, cmd_inspect_run},
+     "ns", 1, CTL_MAX_ARGS, cmd_inspect_run},
     {"lookup",
      "lookup (--text TEXT | --chat TEXT | --request FILE) --worker URL | --tokens LIST | --ids "
      "ID...",
