@@ -426,7 +426,7 @@ def test_service_absent_at_start(test_dir):
 def test_worker_drained_behind_balancer(test_dir):
     """SIGTERM of a worker under load: it ends what it has, and no request fails."""
     texts = reference_texts(test_dir)
-    pool = make_pool(test_dir)
+    pool = make_pool(test_dir, worker_args=["--lame-duck-ms", "3000"])
     pool.start()
     load = None
     try:

@@ -176,7 +176,8 @@ class Pool:
     def start_worker(self, i, wait=True):
         name = f"worker-{i + 1}"
         argv = [self.program("worker", "incipit-worker"), "--model", str(self.model), "--name", name,
-                "--listen", f"127.0.0.1:{self.worker_ports[i]}", "--threads", str(self.threads), "--debug-logits"]
+                "--listen", f"127.0.0.1:{self.worker_ports[i]}", "--threads", str(self.threads), "--debug-logits",
+                "--lame-duck-ms", "0"]  # nobody is served while a pool stops
         if self.cache:
             argv += ["--cache", f"unix:{self.cache_sock}" if self.unix else f"127.0.0.1:{self.cache_port}",
                      "--fetch", self.fetch]
