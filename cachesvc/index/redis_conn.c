@@ -1,6 +1,6 @@
 #include "cachesvc/index/redis_conn.h"
 
-#include <hiredis/async.h>
+#include <errno.h>
 #include <hiredis/hiredis.h>
 #include <netdb.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/list.h"
 #include "common/secret.h"
 #include "common/sm.h"
 #include "common/str.h"
@@ -28,7 +29,7 @@ static const struct sm_state rc_states[RC_NR] = {
 /* One attempt: the poll handle outlives the hiredis context by its close callback. */
 struct redis_io {
     uv_poll_t poll;
-    redisAsyncContext *ac; /* NULL after hiredis has let go of it */
+    redisContext *rc; /* NULL once cut */
     int events;
     struct redis_conn *c;
 };
@@ -46,6 +47,7 @@ struct redis_conn {
     struct sm sm;
     struct redis_io *io; /* the attempt or connection of now */
     uint32_t live;       /* tick, resolve under way, poll handles: the memory goes at zero */
+    struct list pending; /* struct pending, in the order of their answers */
     uint32_t backoff_ms, outstanding, login_left;
     uint64_t deadline_ns; /* of the present state; UP: of the next answer; 0: none */
     char why[128];
@@ -53,14 +55,14 @@ struct redis_conn {
     void *close_arg;
 };
 
-struct pending { /* privdata of a command */
-    struct redis_conn *c;
+struct pending { /* a command without an answer yet */
+    struct list link;
     redis_reply_cb cb;
     void *arg;
     uint64_t tag;
 };
 
-static void begin(struct redis_conn *c);
+static void on_writable(struct redis_conn *c);
 static void drop(struct redis_conn *c, const char *why);
 
 /* ---- memory ---- */
@@ -93,36 +95,62 @@ static void set_deadline(struct redis_conn *c, uint32_t ms) {
     c->deadline_ns = uv_hrtime() + ms * NS_PER_MS;
 }
 
-/* ---- hiredis' events on uv_poll ---- */
+/* ---- events ---- */
+
+static void on_poll(uv_poll_t *p, int status, int events);
+
+static void watch(struct redis_io *io, int events) {
+    if (io->events != events && uv_poll_start(&io->poll, events, on_poll) == 0)
+        io->events = events;
+}
+
+/* Takes the first command that waits off the list and tells it; false without one. */
+static bool tell_next(struct redis_conn *c, const struct redisReply *reply) {
+    struct list *first = list_pop_front(&c->pending);
+    if (!first)
+        return false;
+    struct pending *p = LIST_ENTRY(first, struct pending, link);
+    c->outstanding--;
+    if (reply)
+        set_deadline(c, c->cfg.reply_timeout_ms);
+    if (p->cb)
+        p->cb(p->arg, p->tag, reply);
+    free(p);
+    return true;
+}
+
+/* What one read brought. A callback may end the connection: io is another one's or nobody's then. */
+static void on_readable(struct redis_conn *c, struct redis_io *io) {
+    void *reply = NULL;
+    if (redisBufferRead(io->rc) != REDIS_OK) {
+        drop(c, io->rc->errstr);
+        return;
+    }
+    while (c->io == io && redisGetReply(io->rc, &reply) == REDIS_OK && reply) {
+        const struct redisReply *r = reply;
+        char why[128];
+        snprintf(why, sizeof(why), "%s",
+                 r->type == REDIS_REPLY_ERROR ? r->str : "an answer that nobody asked for");
+        if (!tell_next(c, r)) /* e.g. "max number of clients reached" */
+            drop(c, why);
+        freeReplyObject(reply);
+        reply = NULL;
+    }
+    if (c->io == io && io->rc->err)
+        drop(c, io->rc->errstr);
+}
 
 static void on_poll(uv_poll_t *p, int status, int events) {
     struct redis_io *io = p->data;
-    if (io->ac && (status < 0 || (events & UV_READABLE)))
-        redisAsyncHandleRead(io->ac); /* finds the error by itself */
-    if (io->ac && status == 0 && (events & UV_WRITABLE))
-        redisAsyncHandleWrite(io->ac);
-}
-
-static void watch(struct redis_io *io, int add, int del) {
-    io->events = (io->events | add) & ~del;
-    if (uv_is_closing((uv_handle_t *)&io->poll))
+    struct redis_conn *c = io->c;
+    if (status < 0) {
+        drop(c, uv_strerror(status));
         return;
-    if (io->events)
-        uv_poll_start(&io->poll, io->events, on_poll);
-    else
-        uv_poll_stop(&io->poll);
-}
-static void add_read(void *io) {
-    watch(io, UV_READABLE, 0);
-}
-static void del_read(void *io) {
-    watch(io, 0, UV_READABLE);
-}
-static void add_write(void *io) {
-    watch(io, UV_WRITABLE, 0);
-}
-static void del_write(void *io) {
-    watch(io, 0, UV_WRITABLE);
+    }
+    if ((events & UV_READABLE) && sm_at(&c->sm) != RC_CONNECT)
+        on_readable(c, io);
+    if (c->io == io && (events & UV_WRITABLE))
+        on_writable(c);
 }
 
 static void on_poll_closed(uv_handle_t *h) {
@@ -132,29 +160,23 @@ static void on_poll_closed(uv_handle_t *h) {
     release(c);
 }
 
-/* hiredis frees its context, whoever asked for it: by now every pending command has had its
- * callback. */
-static void on_cleanup(void *data) {
-    struct redis_io *io = data;
-    struct redis_conn *c = io->c;
-    io->ac = NULL;
-    uv_close((uv_handle_t *)&io->poll, on_poll_closed);
-    if (c->io != io)
-        return;
-    c->io = NULL;
-    if (sm_at(&c->sm) != RC_CLOSING && sm_at(&c->sm) != RC_WAIT)
-        drop(c, "connection closed");
-}
-
-/* Ends the attempt or connection of now. hiredis calls the pending callbacks back with NULL, so io
- * is taken off first: they see a connection that is down. */
+/* Ends the attempt or connection of now. io is taken off first: the commands that wait see a connection
+ * that is down. */
 static void cut(struct redis_conn *c) {
     struct redis_io *io = TAKE_PTR(c->io);
-    if (io && io->ac)
-        redisAsyncFree(io->ac);
+    if (!io)
+        return;
+    uv_close((uv_handle_t *)&io->poll, on_poll_closed); /* stops polling now, so the socket may go */
+    redisFree(TAKE_PTR(io->rc));
+    while (tell_next(c, NULL)) {
+    }
 }
 
 static void drop(struct redis_conn *c, const char *why) {
+    if (sm_at(&c->sm) == RC_CLOSING) {
+        cut(c); /* what lingered is told; the tick ends it */
+        return;
+    }
     snprintf(c->why, sizeof(c->why), "%s", why);
     sm_move(&c->sm, RC_WAIT);
     if (c->next_addr < c->n_addrs) {
@@ -172,31 +194,21 @@ static void drop(struct redis_conn *c, const char *why) {
 
 /* ---- commands ---- */
 
-static void on_reply(redisAsyncContext *ac, void *reply, void *privdata) {
-    struct pending *p = privdata;
-    struct redis_conn *c = p->c;
-    (void)ac;
-    c->outstanding--;
-    if (reply)
-        set_deadline(c, c->cfg.reply_timeout_ms);
-    if (p->cb)
-        p->cb(p->arg, p->tag, reply);
-    free(p);
-}
-
+/* Appended to what waits to be written; the next turn of the loop writes it all. */
 static int send_cmd(struct redis_conn *c, int argc, const char *const *argv, const size_t *len,
                     redis_reply_cb cb, void *arg, uint64_t tag) {
     struct pending *p = malloc(sizeof(*p));
     if (!p)
         return ERR_NOMEM;
-    *p = (struct pending){c, cb, arg, tag};
-    if (redisAsyncCommandArgv(c->io->ac, on_reply, p, argc, (const char **)(uintptr_t)argv, len) !=
-        REDIS_OK) {
+    *p = (struct pending){.cb = cb, .arg = arg, .tag = tag};
+    if (redisAppendCommandArgv(c->io->rc, argc, (const char **)(uintptr_t)argv, len) != REDIS_OK) {
         free(p);
-        return ERR_UNAVAILABLE;
+        return ERR_NOMEM;
     }
+    list_push_back(&c->pending, &p->link);
     if (c->outstanding++ == 0)
         set_deadline(c, c->cfg.reply_timeout_ms);
+    watch(c->io, UV_READABLE | UV_WRITABLE);
     return 0;
 }
 
@@ -277,52 +289,54 @@ static void login(struct redis_conn *c) {
         0) /* also a round trip when there is nothing to log in to: only an answer makes it up */
         rv = login_cmd(c, 2, (const char *[]){"SELECT", db}, 1);
     if (rv < 0)
-        c->deadline_ns = 0; /* given up by the next tick: hiredis does not allow it in here */
+        drop(c, err_text(rv));
 }
 
-static void on_connect(const redisAsyncContext *ac, int status) {
-    struct redis_io *io = ac->data;
-    struct redis_conn *c = io->c;
-    if (c->io != io || sm_at(&c->sm) != RC_CONNECT)
-        return;
-    if (status == REDIS_OK) {
+static void on_connected(struct redis_conn *c) {
+    int err = 0;
+    socklen_t len = sizeof(err);
+    if (getsockopt(c->io->rc->fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+        err = errno;
+    if (err)
+        drop(c, err_text(-err));
+    else
         login(c);
-        return;
-    }
-    c->io = NULL; /* hiredis frees the context when this returns */
-    drop(c, ac->errstr ? ac->errstr : "connect failed");
 }
 
-static void attach(struct redis_conn *c, redisAsyncContext *ac) {
-    struct redis_io *io = ac && !ac->err ? calloc(1, sizeof(*io)) : NULL;
-    if (!io || uv_poll_init(c->loop, &io->poll, ac->c.fd) < 0) {
+static void on_writable(struct redis_conn *c) {
+    int done = 0;
+    if (sm_at(&c->sm) == RC_CONNECT)
+        on_connected(c);
+    else if (redisBufferWrite(c->io->rc, &done) != REDIS_OK)
+        drop(c, c->io->rc->errstr);
+    else if (done)
+        watch(c->io, UV_READABLE);
+}
+
+/* Takes rc. */
+static void attach(struct redis_conn *c, redisContext *rc) {
+    struct redis_io *io = rc && !rc->err ? calloc(1, sizeof(*io)) : NULL;
+    if (!io || uv_poll_init(c->loop, &io->poll, rc->fd) < 0) {
         char why[128];
-        snprintf(why, sizeof(why), "%s", ac && ac->err ? ac->errstr : "out of memory");
+        snprintf(why, sizeof(why), "%s", rc && rc->err ? rc->errstr : "out of memory");
         free(io);
-        if (ac)
-            redisAsyncFree(ac);
+        if (rc)
+            redisFree(rc);
         drop(c, why);
         return;
     }
     io->poll.data = io;
-    io->ac = ac;
+    io->rc = rc;
     io->c = c;
     c->io = io;
     c->live++;
-    ac->data = io;
-    ac->ev.data = io;
-    ac->ev.addRead = add_read;
-    ac->ev.delRead = del_read;
-    ac->ev.addWrite = add_write;
-    ac->ev.delWrite = del_write;
-    ac->ev.cleanup = on_cleanup;
-    redisAsyncSetConnectCallback(ac, on_connect); /* asks for writability */
+    watch(io, UV_WRITABLE); /* connected, or not */
 }
 
 static void connect_next(struct redis_conn *c) {
     set_deadline(c, c->cfg.connect_timeout_ms);
     sm_move(&c->sm, RC_CONNECT);
-    attach(c, redisAsyncConnect(c->addrs[c->next_addr++], c->port));
+    attach(c, redisConnectNonBlock(c->addrs[c->next_addr++], c->port));
 }
 
 static void take_addresses(struct redis_conn *c, const struct addrinfo *res) {
@@ -355,7 +369,7 @@ static void begin(struct redis_conn *c) {
     set_deadline(c, c->cfg.connect_timeout_ms);
     if (c->path) {
         sm_move(&c->sm, RC_CONNECT);
-        attach(c, redisAsyncConnectUnix(c->path));
+        attach(c, redisConnectUnixNonBlock(c->path));
         return;
     }
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -467,6 +481,7 @@ int redis_conn_open(struct redis_conn **ret, uv_loop_t *loop, const struct redis
         return rv;
     }
     c->tick.data = c;
+    list_init(&c->pending);
     c->live = 1;
     sm_init(&c->sm, rc_states, RC_NR, RC_WAIT); /* deadline 0: the first tick connects */
     uv_timer_start(&c->tick, on_tick, 0, TICK_MS);

@@ -6,8 +6,9 @@
  * Every address of a name is tried, one after the other and without a pause, before the backoff. It
  * doubles with each round that failed, until the owner says that the connection serves.
  *
- * hiredis speaks the protocol; resolving, polling, timeouts and backoff are ours, because its own
- * adapter resolves names in place and knows no timeout. Nothing here ever blocks the loop.
+ * hiredis parses and formats; resolving, polling, the order of answers, timeouts and backoff are ours:
+ * its asynchronous half resolves names in place, knows no timeout and aborts the process when a server
+ * answers more than it was asked. Nothing here ever blocks the loop.
  * Thread: loop thread. */
 #pragma once
 

@@ -41,6 +41,8 @@ static void send_piece(struct resp_conn *c, const char *p, size_t n) {
 }
 
 static void answer(struct resp_conn *c, const char *p, size_t n) {
+    if (c->s->is_doubling)
+        send_piece(c, p, n);
     if (!c->s->drip) {
         send_piece(c, p, n);
         return;

@@ -31,6 +31,7 @@ struct resp_server {
     const char *password; /* AUTH must name it; NULL: any or none */
     bool is_mute;         /* reads, answers nothing */
     bool is_garbage;      /* answers bytes that are no RESP */
+    bool is_doubling;     /* answers each command twice */
     const char *error;    /* answers this to all but AUTH and SELECT: "OOM ..." */
     const char *write_error; /* to SET, HSET, HDEL, DEL and EXPIRE: "READONLY ..." */
     uint32_t close_after; /* closes the connection instead of answering the n-th command from now;

@@ -139,6 +139,22 @@ static void test_garbage_drops_the_connection(void **state) {
     teardown(&f);
 }
 
+/* An answer that nobody asked for: hiredis' asynchronous half aborted the node. */
+static void test_more_answers_than_questions_end_the_connection(void **state) {
+    (void)state;
+    struct fx f;
+    setup(&f, NULL);
+    assert_true(test_loop_until_fn(&f.tl, is_up, &f));
+    f.srv.is_doubling = true;
+    assert_int_equal(get(&f, "x"), 0);
+    assert_true(test_loop_until_fn(&f.tl, is_down_twice, &f));
+    assert_int_equal(f.n_reply, 1);
+    assert_string_equal(f.why, "an answer that nobody asked for");
+    f.srv.is_doubling = false;
+    assert_true(test_loop_until_fn(&f.tl, is_up, &f));
+    teardown(&f);
+}
+
 static void test_closed_in_the_middle_of_a_pipeline(void **state) {
     (void)state;
     struct fx f;
@@ -295,6 +311,7 @@ int main(void) {
         cmocka_unit_test(test_no_answer_drops_the_connection_and_tells_each_command),
         cmocka_unit_test(test_a_server_that_accepts_and_says_nothing_is_not_up),
         cmocka_unit_test(test_garbage_drops_the_connection),
+        cmocka_unit_test(test_more_answers_than_questions_end_the_connection),
         cmocka_unit_test(test_closed_in_the_middle_of_a_pipeline),
         cmocka_unit_test(test_wrong_password_is_tried_again_and_said),
         cmocka_unit_test(test_close_with_commands_under_way_tells_them),
