@@ -76,8 +76,8 @@ static void test_conversions(void **state) {
 /* JSON of the same pairs parses, with the value that went in. */
 static void test_json_lines_parse(void **state) {
     (void)state;
-    json_t *doc = json_loads(JSON("n=%u z=%d f=%g inf=%g x=%x w=%03d id=%s:%u s=%s e=%s", 7u, 0, 0.5,
-                                  1.0 / 0.0, 255u, -7, "h", 80u, "a \"b\"\n\x01\xff", ""),
+    json_t *doc = json_loads(JSON("n=%u z=%d f=%g inf=%g x=%x w=%03d seven=%s id=%s:%u s=%s e=%s", 7u, 0, 0.5,
+                                  1.0 / 0.0, 255u, -7, "7", "h", 80u, "a \"b\"\n\x01\xff", ""),
                              JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(doc);
     assert_int_equal(json_integer_value(json_object_get(doc, "n")), 7);
@@ -85,6 +85,7 @@ static void test_json_lines_parse(void **state) {
     assert_string_equal(json_string_value(json_object_get(doc, "inf")), "inf");
     assert_string_equal(json_string_value(json_object_get(doc, "w")), "-07");
     assert_true(json_is_integer(json_object_get(doc, "z")));
+    assert_string_equal(json_string_value(json_object_get(doc, "seven")), "7"); /* a text stays one */
     assert_string_equal(json_string_value(json_object_get(doc, "x")), "ff");
     assert_string_equal(json_string_value(json_object_get(doc, "id")), "h:80");
     assert_string_equal(json_string_value(json_object_get(doc, "s")), "a \"b\"\n\x01\xef\xbf\xbd");
