@@ -338,6 +338,7 @@ static void on_tick(uv_timer_t *t) {
         return;
     svc_fetch_tick(s);
     svc_put_tick(s);
+    svc_admin_tick(s);
     svc_session_tick(s);
     if (s->phase == SVC_DRAINING && s->daemon && cachesvc_is_drained(s))
         svc_drained(s->daemon);

@@ -155,6 +155,7 @@ int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb);
  * a text for another's, whether it is known here or not, and where a bound token names none. */
 int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct store_filter *f,
                   struct errbuf *eb);
+void svc_admin_tick(struct cachesvc *s); /* removals whose deadline passed */
 void svc_admin_end_session(struct session *ss); /* removals under way go on without it */
 int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb);

@@ -122,7 +122,8 @@ struct evict_ctx {
     struct session *session; /* NULL when it has ended: what was begun is done all the same */
     struct rpc_conn *conn; /* referenced */
     struct wire_hdr hdr;
-    bool dry_run;
+    uint64_t deadline_ns; /* 0: none */
+    bool dry_run, is_answered;
 };
 
 static const char *refusal(int rv) {
@@ -149,7 +150,9 @@ static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
                                 .deferred = ctx->e.n_deferred,
                                 .puts_aborted = ctx->e.n_aborted,
                                 .before_ms = ctx->e.before_ms};
-    if (rv < 0)
+    if (ctx->is_answered) {
+        /* its time was over before the disk had it */
+    } else if (rv < 0)
         (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, rv, refusal(rv));
     else if (wire_msg_evict_res_encode(scratch, &res, out) == 0)
         (void)rpc_conn_reply(ctx->conn, &ctx->hdr, true, out->data, out->len, NULL);
@@ -179,10 +182,27 @@ static int start_evict(struct cachesvc *s, struct rpc_call *call, const struct s
     list_push_back(&ss->removals, &ctx->link);
     ctx->conn = rpc_conn_ref(call->conn);
     ctx->hdr = call->hdr;
+    ctx->deadline_ns = rpc_call_deadline_ns(call);
     ctx->dry_run = f->dry_run;
     s->evicts_open++;
     block_store_evict(s->store, &ctx->e, f, on_evicted, ctx);
     return 0;
+}
+
+/* What was begun goes on; only the answer can't wait. */
+void svc_admin_tick(struct cachesvc *s) {
+    uint64_t now = clock_mono_ns(s->clk);
+    LIST_FOREACH(&s->sessions.all, at) {
+        struct session *ss = LIST_ENTRY(at, struct session, link);
+        LIST_FOREACH(&ss->removals, it) {
+            struct evict_ctx *ctx = LIST_ENTRY(it, struct evict_ctx, link);
+            if (ctx->is_answered || !ctx->deadline_ns || now < ctx->deadline_ns)
+                continue;
+            ctx->is_answered = true;
+            (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, ERR_TIMEOUT,
+                                       "invisible, but not yet known to be on disk");
+        }
+    }
 }
 
 void svc_admin_end_session(struct session *ss) {

@@ -255,6 +255,7 @@ int svc_put_sink(void *arg, struct rpc_call *call, struct rpc_sink *ret, struct 
     return 0;
 }
 
+/* With ONEWAY, as clients send it, COMMIT tells how it ended. */
 int svc_put_data(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     if (!call->sink || !call->sink->ctx)
@@ -265,7 +266,10 @@ int svc_put_data(void *arg, struct rpc_call *call, struct errbuf *eb) {
     int rv = block_store_put_filled(s->store, &fill);
     if (rv == ERR_CORRUPT)
         log_warn(s->log, "put payload does not match its checksum", "peer=%s", rpc_conn_peer(call->conn));
-    return 0; /* one-way: COMMIT tells */
+    if (rv < 0)
+        return err_set(eb, rv, "PutData: %s", rv == ERR_CORRUPT ? "the bytes do not match the checksum"
+                                                                : "the block was aborted");
+    return svc_reply_ack(call, 1);
 }
 
 void svc_put_sink_abort(void *arg, struct rpc_conn *c, struct rpc_sink *sink) {

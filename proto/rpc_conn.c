@@ -264,10 +264,10 @@ static void note_payload(struct rpc_conn *c, size_t n) {
 static void finish_frame(struct rpc_conn *c) {
     struct rpc_sink sink = c->sink;
     c->is_in_payload = false;
-    c->frame_ns = 0;
     if (c->in.off == c->in.len) /* start over at the front; the message stays where it is */
         c->in.off = c->in.len = 0;
     c->ops->on_frame(c, c->arg, &c->hdr, c->in.bytes + c->frame_off + WIRE_HDR_BYTES, &sink);
+    c->frame_ns = 0;
     rpc_in_settle(&c->in);
 }
 
@@ -582,6 +582,10 @@ void rpc_conn_pause(struct rpc_conn *c, bool paused) {
     if (!paused)
         kick(c); /* frames that are buffered already make no readability */
     update_poll(c);
+}
+
+uint64_t rpc_conn_frame_begin_ns(const struct rpc_conn *c) {
+    return c->frame_ns ? c->frame_ns : c->last_read_ns;
 }
 
 uint64_t rpc_conn_frame_ns(const struct rpc_conn *c) {

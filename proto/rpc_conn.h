@@ -121,6 +121,9 @@ uint64_t rpc_conn_idle_ns(const struct rpc_conn *c);
  * has begun. */
 uint64_t rpc_conn_frame_ns(const struct rpc_conn *c);
 
+/* When the first byte of the frame that is being handed over came in, monotonic ns. */
+uint64_t rpc_conn_frame_begin_ns(const struct rpc_conn *c);
+
 /* The owner's notes on the connection. */
 void rpc_conn_set_arg(struct rpc_conn *c, void *arg);
 void *rpc_conn_user(const struct rpc_conn *c);

@@ -99,7 +99,7 @@ static struct rpc_call make_call(struct srv_conn *sc, const struct wire_hdr *h,
     s->out->len = 0;
     return (struct rpc_call){.server = s, .conn = sc->conn, .hdr = *h, .msg = msg,
                              .scratch = &s->scratch, .out = s->out,
-                             .recv_ns = clock_mono_ns(s->cfg.clk)};
+                             .recv_ns = rpc_conn_frame_begin_ns(sc->conn)};
 }
 
 static const struct rpc_method *find_method(const struct rpc_server *s, uint16_t method) {
@@ -155,8 +155,13 @@ static void on_frame(struct rpc_conn *c, void *arg, const struct wire_hdr *h, co
     s->stats.requests++;
     if (rv == 0) {
         struct rpc_call call = make_call(sc, h, msg);
+        uint64_t deadline_ns = rpc_call_deadline_ns(&call);
+        if (deadline_ns && clock_mono_ns(s->cfg.clk) > deadline_ns && !sc->has_sink)
+            rv = err_set(&sc->eb, ERR_TIMEOUT, "%s: its time was over before it was read",
+                         wire_method_name(h->method));
         call.sink = sc->has_sink ? sink : NULL;
-        rv = sc->row->handle(s->cfg.arg, &call, &sc->eb);
+        if (rv == 0)
+            rv = sc->row->handle(s->cfg.arg, &call, &sc->eb);
     }
     const char *text = rv < 0 && !sc->eb.text[0] ? err_text(rv) : sc->eb.text;
     if (s->cfg.on_request)

@@ -1,7 +1,7 @@
 /* rpc_server.h - listen, accept, limits and the method table; what a method means is the owner's.
  *
  * Dispatch of a request: unknown method -> UNIMPLEMENTED; grants missing -> DENIED; payload for a
- * method without sink -> BAD_REQUEST; else the row's handler. An unknown version, a wrong CRC or a
+ * method without sink -> BAD_REQUEST; deadline over -> DEADLINE; else the row's handler. An unknown version, a wrong CRC or a
  * length over the limits gets an error frame and the connection is closed. A request with
  * WIRE_F_ONEWAY gets no answer. A connection without a grant may send messages of WIRE_MAX_HELLO_BYTES
  * and no payload.
@@ -26,7 +26,7 @@ struct rpc_call {
     struct bump *scratch; /* reset before the call */
     struct buf *out;      /* empty; encode the answer here, then rpc_call_reply() */
     struct rpc_sink *sink; /* handle(): where the payload went; NULL without payload */
-    uint64_t recv_ns;     /* monotonic; hdr.deadline_ms counts from here */
+    uint64_t recv_ns;     /* monotonic: its first byte was here; hdr.deadline_ms counts from it */
 };
 
 struct rpc_method {
@@ -89,6 +89,9 @@ void rpc_server_stop_listening(struct rpc_server *s);
 /* Closes everything; on_gone is called for each connection; cb from the loop, then s is freed. */
 void rpc_server_close(struct rpc_server *s, void (*cb)(void *arg), void *cb_arg);
 
+static inline uint64_t rpc_call_deadline_ns(const struct rpc_call *call) { /* 0: none */
+    return call->hdr.deadline_ms ? call->recv_ns + call->hdr.deadline_ms * NS_PER_MS : 0;
+}
 /* Answers from a handler (call->out) or later (a buffer of the owner's). */
 int rpc_call_reply(struct rpc_call *call);
 /* The server's scratch and encode buffer for answers outside a handler: both reset here, valid

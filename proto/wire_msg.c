@@ -47,7 +47,7 @@ int wire_conv_bad_len(struct errbuf *eb, const char *field, size_t len, size_t w
 
 /* ---- the messages: one field list each ---- */
 
-#define ERROR_FIELDS(F) F(NUM, code) F(STR, text) F(NUM, retry_after_ms)
+#define ERROR_FIELDS(F) F(NUM, code) F(STR, text)
 WIRE_MSG_DEFINE(error, Incipit__Error, incipit__error, ERROR_FIELDS)
 
 #define ACK_FIELDS(F) F(NUM, count)

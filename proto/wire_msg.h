@@ -93,7 +93,6 @@ struct msg_bytes {
 struct msg_error {
     uint32_t code; /* wire_err_from_code() */
     const char *text;
-    uint32_t retry_after_ms;
 };
 struct msg_ack {
     uint64_t count;

@@ -95,13 +95,13 @@ BLOCK_SUM = block_sum(RANGE_SUMS, block_id(0))
 IDS = block_id(0) + block_id(1)
 
 FRAMES = [
-    ("hello_req", frame("hello", 0, 1, num(1, 2) + num(2, 2) + num(4, 1) + data(5, "secret")
+    ("hello_req", frame("hello", 0, 1, num(1, 2) + num(2, 2) + num(4, 1) + data(5, "a-secret-of-a-worker")
                         + data(6, "worker-a"), deadline_ms=2000)),
     ("hello_res", frame("hello", RESPONSE | END, 1, num(1, 2) + num(3, 7) + num(4, 1767225600)
                         + data(5, bytes(range(16))) + data(6, "node-7") + data(7, "0.1.0")
                         + num(8, 1 << 20) + num(9, 256 << 20) + num(10, 8192) + num(11, 4)
                         + num(12, 5000) + num(13, 256))),
-    ("hello_join", frame("hello", 0, 2, num(1, 2) + num(2, 2) + num(4, 1) + data(5, "secret")
+    ("hello_join", frame("hello", 0, 2, num(1, 2) + num(2, 2) + num(4, 1) + data(5, "a-secret-of-a-worker")
                          + data(6, "worker-a") + data(7, bytes(range(16))), deadline_ms=2000)),
     ("register_ns_req", frame("register_ns", 0, 3, data(1, block_id(9)) + data(2, "b=32\nkv=f16\n")
                               + packed(6, RANGE_SIZES) + num(7, 2) + num(8, 8))),

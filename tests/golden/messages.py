@@ -33,7 +33,7 @@ STATS = ("node_id epoch uptime_ms state ram_bytes ram_used_bytes disk_bytes disk
 
 # name in C, message, fields; in the order of wire_samples.c
 MESSAGES = [
-    ("error", "Error", dict(code=3, text="busy", retry_after_ms=20)),
+    ("error", "Error", dict(code=3, text="busy")),
     ("ack", "Ack", dict(count=1 << 40)),
     ("hello_req", "HelloReq", dict(version_min=1, version_max=2, features=3, role=4, token=b"secret", client_name="name",
                                    session_token=B16, writer=B16, node_id=5, node_epoch=6)),

@@ -20,7 +20,8 @@ from frames import (END, ERROR, METHOD, ONEWAY, PAYLOAD, RANGE_SIZES, RANGE_SUMS
                     block_id, block_sum, crc32c, data, frame, num, packed, packed64)
 
 DESCRIPTOR = b"block_tokens=4\nwho=python\n"
-METHOD["wait"] = 12
+METHOD.update(wait=12, heartbeat=13, members=14, claim=15, handover_list=16, claim_mark=17, claim_progress=18, list=65,
+              inspect=66, flush=68, unpin=70, scrub=71, drain=72, events=75)
 SHAPE = packed(6, RANGE_SIZES) + num(7, 2) + num(8, 8)
 
 
@@ -76,8 +77,11 @@ class Conn:
         assert request_id == want_id, (request_id, want_id)
         return flags, decode(message), self.exact(n_payload)
 
-    def call(self, method, request_id, message, **kw):
-        self.s.sendall(frame(method, 0, request_id, message, **kw))
+    def send(self, method, flags, request_id, message, *payload, **kw):
+        self.s.sendall(frame(method, flags, request_id, message, *payload, **kw))
+
+    def call(self, method, request_id, message, *payload, **kw):
+        self.s.sendall(frame(method, 0, request_id, message, *payload, **kw))
         flags, m, _ = self.read(request_id)
         assert flags & RESPONSE and flags & END, flags
         return ("error", m[1]) if flags & ERROR else m
@@ -180,6 +184,198 @@ def happy_path(path):
     return control
 
 
+class Session:
+    """A control and a data connection, with a namespace of its own."""
+
+    def __init__(self, path, who="python", role=1, token=b""):
+        self.control, self.conn, self.next = Conn(path), Conn(path), 100
+        self.hello = self.control.call("hello", 1, hello(role=role) + data(5, token))
+        assert self.conn.call("hello", 1, hello(self.hello[5])).get(14) == 1
+        self.descriptor = b"block_tokens=4\nwho=" + who.encode() + b"\n"
+        self.digest = hashlib.sha256(self.descriptor).digest()
+        m = self.ask("register_ns", data(1, self.digest) + data(2, self.descriptor) + SHAPE)
+        self.ns = num(1, m[1]) if isinstance(m, dict) else m
+
+    def id(self):
+        self.next += 1
+        return self.next
+
+    def ask(self, method, message, *payload, conn=None, **kw):
+        return (conn or self.control).call(method, self.id(), message, *payload, **kw)
+
+    def begin(self, first, n, sums=None):
+        ids = [block_id(first + i) for i in range(n)]
+        parents = [bytes(32)] + ids if first == 0 else [block_id(first - 1)] + ids
+        sums = sums or [block_sum(RANGE_SUMS, i) for i in ids]
+        return self.ask("put_begin", self.ns + data(2, b"".join(ids)) + data(3, b"".join(parents[:n]))
+                        + packed(4, [first + i for i in range(n)]) + packed64(5, sums))
+
+    def put(self, first, n):
+        m = self.begin(first, n)
+        for i in range(n):
+            assert self.ask("put_data", num(1, m[1]) + num(2, i), PAYLOAD, conn=self.conn) == {1: 1}
+        m = self.ask("put_commit", num(1, m[1]) + packed(2, range(n)) + num(3, 1))
+        assert m == {1: bytes(n)}, m
+
+    def stream(self, message, **kw):
+        """The whole answer to a Fetch: (fields, payload) a frame; or its error."""
+        request_id, out = self.id(), []
+        self.conn.send("fetch", 0, request_id, self.ns + message, **kw)
+        while True:
+            flags, m, payload = self.conn.read(request_id)
+            if flags & ERROR:
+                return "error", m[1]
+            out.append((m, payload))
+            if flags & END:
+                return out
+
+    def lookup(self, first, n, flags=0):
+        return self.ask("lookup", self.ns + data(2, b"".join(block_id(first + i) for i in range(n))) + num(4, flags))
+
+
+def sentences_of_reading(path):
+    s = Session(path, "reading")
+    s.put(0, 3)
+    ids = b"".join(block_id(i) for i in range(3))
+    # Fetch needs no lease; a run of ranges with all sums of the block; ranges that are none; a map.
+    for first, n, part in ((0, 0, PAYLOAD), (0, 1, PAYLOAD[:64]), (1, 1, PAYLOAD[64:]), (1, 0, PAYLOAD[64:])):
+        frames = s.stream(data(2, ids) + num(4, first) + num(5, n))
+        assert [payload for _, payload in frames] == [part] * 3, (first, n)
+        assert all(m.get(6, 0) == first and len(m[5]) == 16 for m, _ in frames)
+        assert all(m[4] == block_sum(RANGE_SUMS, block_id(i)) for i, (m, _) in enumerate(frames))
+    assert s.stream(data(2, ids) + num(4, 2)) == ("error", 1) == s.stream(data(2, ids) + num(5, 3)), "ranges"
+    assert s.stream(data(2, ids) + num(6, 1)) == ("error", 2), "map is a feature"
+    # With a lease and no ids: all that it covers, in order. Neither: refused. No such lease.
+    m = s.lookup(0, 3, 2 + 8 + 64)
+    frames = s.stream(num(3, m[3]))
+    assert [f[0][4] for f in frames] == [block_sum(RANGE_SUMS, block_id(i)) for i in range(3)], frames
+    assert s.stream(b"") == ("error", 1) and s.stream(num(3, m[3] + 1)) == ("error", 4)
+    # Heartbeat renews what it names and nothing else, and says what has ended.
+    assert s.ask("heartbeat", packed(1, [m[3]])) == {1: 1} and s.ask("heartbeat", b"") == {}
+    assert s.ask("release", num(1, m[3])) == {1: 1}
+    assert s.ask("heartbeat", packed(1, [m[3]])) == {3: packed(3, [m[3]])[2:]}
+    # Unknown fields are skipped; Cancel of nothing; a Fetch of another connection can be named.
+    assert s.ask("lookup", s.ns + data(2, ids) + data(99, b"x"))[1] == b"\1\1\1"
+    assert s.ask("cancel", num(1, 77)) == {} == s.ask("cancel", num(1, 77) + num(2, 1))
+    # One more id than Hello allows.
+    assert s.ask("lookup", s.ns + data(2, bytes(32) * (s.hello[10] + 1))) == ("error", 7)
+    return s
+
+
+def sentences_of_putting(path):
+    s = Session(path, "putting")
+    # A corrupt payload is said by COMMIT, and by PutData when it is not one-way.
+    m = s.begin(0, 2)
+    s.conn.send("put_data", ONEWAY, s.id(), num(1, m[1]), bytes(192))
+    assert s.ask("put_data", num(1, m[1]) + num(2, 1), bytes(192), conn=s.conn) == ("error", 10)
+    m = s.ask("put_commit", num(1, m[1]) + packed(2, [0, 1]) + num(3, 1))
+    assert m == {1: b"\2\2"}, m
+    # What PutData answers: no such put, no block's size, there already; the sums may be there or not.
+    assert s.ask("put_data", num(1, 1 << 40), PAYLOAD, conn=s.conn) == ("error", 4)
+    m = s.begin(0, 2)
+    assert s.ask("put_data", num(1, m[1]), PAYLOAD, conn=s.conn) == {1: 1}
+    assert s.ask("put_data", num(1, m[1]), PAYLOAD, conn=s.conn) == ("error", 16)
+    assert s.ask("put_data", num(1, m[1]) + num(2, 1), PAYLOAD[:64], conn=s.conn) == ("error", 1)
+    # PutAbort: a COMMIT that waits answers CANCELED.
+    m = s.begin(2, 1)
+    commit = s.id()
+    s.control.send("put_commit", 0, commit, num(1, m[1]) + packed(2, [0]))
+    abort = s.id()
+    s.control.send("put_abort", 0, abort, num(1, m[1]))
+    flags, e, _ = s.control.read(commit)
+    assert flags & ERROR and e[1] == 9, (flags, e)
+    assert s.control.read(abort)[1] == {1: 1}
+    # A COMMIT whose time passes answers DEADLINE, and stands. It held nothing up meanwhile.
+    m = s.begin(2, 1)
+    commit, touch = s.id(), s.id()
+    s.control.send("put_commit", 0, commit, num(1, m[1]) + packed(2, [0]) + num(3, 1), deadline_ms=300)
+    s.control.send("touch", 0, touch, s.ns + data(2, block_id(2)))
+    s.control.read(touch)
+    flags, e, _ = s.control.read(commit)
+    assert flags & ERROR and e[1] == 8, (flags, e)
+    assert s.ask("put_data", num(1, m[1]), PAYLOAD, conn=s.conn) == {1: 1}
+    assert s.lookup(2, 1)[1] == b"\1"
+    # More blocks than a put may have; fields that differ in number.
+    n = 257
+    assert s.begin(0, n, [0] * n) == ("error", 7)
+    assert s.ask("put_begin", s.ns + data(2, block_id(0))) == ("error", 1)
+    return s
+
+
+def sentences_of_sessions(path):
+    s = Session(path, "sessions")
+    # Registration: sizes a multiple of 64, at most 512; any bytes of at most 4 KiB; the same again, other values.
+    for shape in (packed(6, [64, 100]), packed(6, [64] * 513) + num(7, 1), b"", packed(6, [64]) + num(7, 2) + num(8, 8)):
+        m = s.ask("register_ns", data(1, hashlib.sha256(b"x").digest()) + data(2, b"x") + shape + num(8, 8))
+        assert m == ("error", 1), shape
+    big, odd = b"y" * 4097, bytes(range(256)) * 16
+    assert s.ask("register_ns", data(1, hashlib.sha256(big).digest()) + data(2, big) + SHAPE) == ("error", 1)
+    assert s.ask("register_ns", data(1, hashlib.sha256(odd).digest()) + data(2, odd) + SHAPE)[1] > 0
+    again = data(1, s.digest) + data(2, s.descriptor)
+    assert num(1, s.ask("register_ns", again + SHAPE)[1]) == s.ns
+    assert s.ask("register_ns", again + packed(6, RANGE_SIZES) + num(7, 1) + num(8, 8)) == ("error", 1)
+    # Connections: methods keep to theirs; four data connections; one Hello each.
+    assert s.stream.__self__.control.call("fetch", s.id(), s.ns + data(2, block_id(0))) == ("error", 5)
+    assert s.ask("lookup", s.ns, conn=s.conn) == ("error", 5)
+    assert s.ask("hello", hello()) == ("error", 13)
+    assert s.ask("lookup", s.ns, b"x") == ("error", 1), "a payload where none belongs"
+    more = [Conn(path) for _ in range(4)]
+    assert [c.call("hello", 1, hello(s.hello[5])).get(14) for c in more[:3]] == [2, 3, 4]
+    assert more[3].call("hello", 1, hello(s.hello[5])) == ("error", 3)
+    # ONEWAY gets no answer, not even an error: the next answer is the next request's.
+    s.control.send("lookup", ONEWAY, s.id(), num(1, 99))
+    assert s.ask("touch", s.ns + data(2, block_id(0))) == {}
+    for name in "wait members claim handover_list claim_mark claim_progress pin unpin scrub drain events".split():
+        assert s.ask(name, b"") == ("error", 2), name
+    # Features: CONFIG is offered, and on when the client has it, too. A version that is not spoken.
+    assert Conn(path).call("hello", 1, hello() + num(3, 0x3FF)).get(2, 0) == 0x40
+    assert Conn(path).call("hello", 1, num(1, 3) + num(2, 9) + num(4, 1)) == ("error", 14)
+    # An answer sent to a node ends the connection; so does the session with its control connection.
+    s.control.send("touch", RESPONSE, s.id(), b"")
+    assert s.control.is_closed() and s.conn.is_closed() and more[0].is_closed()
+
+
+def sentences_of_operators(path, tokens):
+    s = Session(path, "operators", 3, tokens["admin"])
+    s.put(0, 3)
+    for n in (1, 2, 256):  # page by page, each once
+        seen, cursor = [], b""
+        while True:
+            m = s.ask("list", num(1, 1) + data(2, cursor) + num(3, n) + data(4, s.digest))
+            seen += [m[1]] if 1 in m else []
+            cursor = m.get(4, b"")
+            if not cursor:
+                break
+        assert n > 1 or len(seen) == 3, (n, len(seen))
+    m = s.ask("inspect", data(1, block_id(1)) + data(2, s.digest))
+    sums = [int.from_bytes(m[3][k:k + 8], "little") for k in (0, 8)]
+    assert m[2] == block_id(2) and sums == RANGE_SUMS and decode(m[1])[4] == 1, m
+    assert s.ask("inspect", data(1, block_id(1)) + data(2, bytes(32))) == ("error", 4)
+    lease = s.lookup(0, 3, 2)[3]
+    assert any(decode(m)[6] == 1 for m in [s.ask("list", num(1, 3))[3]]), "a session's leases"
+    assert s.ask("evict", b"") == ("error", 1), "nothing says which"
+    m = s.ask("evict", data(1, block_id(1)) + num(2, 1) + data(3, s.digest) + num(7, 1))
+    assert m[1] == 2 and s.lookup(0, 3)[2] == 3, "a dry run"
+    put_ms = decode(s.ask("inspect", data(1, block_id(0)) + data(2, s.digest))[1])[14]
+    m = s.ask("evict", data(3, s.digest) + num(4, 1) + num(5, put_ms) + num(7, 1))
+    assert m.get(1, 0) == 0, "to_ms itself is outside"
+    m = s.ask("evict", data(3, s.digest) + num(4, put_ms) + num(5, put_ms + 1) + num(7, 1))
+    assert m[1] >= 1, m
+    m = s.ask("evict", data(1, block_id(1)) + num(2, 1) + data(3, s.digest))
+    assert m[1] == 2 and m[5] > 0 and s.lookup(0, 3)[1] == b"\1\0\0", "invisible at once, leased or not"
+    assert s.ask("release", num(1, lease)) == {1: 1}
+    assert s.ask("flush", data(1, s.digest))[1] == 1
+    # Roles and tokens.
+    reader = Session(path, "operators", 2, tokens["reader"])
+    assert reader.begin(0, 1) == ("error", 5), "a reader does not put"
+    worker = Session(path, "operators", 1, tokens["worker"])
+    assert worker.ask("evict", data(1, block_id(0))) == ("error", 5) == worker.ask("list", num(1, 1))
+    for role, token in ((1, b"no-such-token-at-all"), (3, tokens["worker"]), (4, tokens["admin"]), (9, b"")):
+        c = Conn(path)
+        e = c.call("hello", 1, hello(role=role) + data(5, token))
+        assert e in (("error", 5), ("error", 1)), (role, e)
+
+
 def refusals(path):
     c = Conn(path)
     assert c.call("lookup", 1, b"") == ("error", 5), "before Hello"
@@ -210,6 +406,14 @@ def refusals(path):
 
 def times(path):
     """A node with short limits: what a client leaves open ends by itself."""
+    s = Session(path, "times")
+    s.put(0, 1)
+    lease = s.lookup(0, 1, 2)[3]
+    while s.ask("heartbeat", packed(1, [lease])).get(1):
+        time.sleep(s.hello[12] / 900)  # not renewed in time
+    m = s.begin(1, 1)
+    m = s.ask("put_commit", num(1, m[1]) + packed(2, [0]))
+    assert m == {1: b"\3"}, "a put without progress"
     c = Conn(path)
     assert c.is_closed(), "A8: no Hello"
     c = Conn(path)
@@ -240,15 +444,26 @@ class Node:
         assert code == 0, code
 
 
+TOKENS = {role: f"a-token-for-the-{role}".encode() for role in ("worker", "reader", "admin")}
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         path = tmp + "/node.sock"
+        tokens = pathlib.Path(tmp) / "tokens"
+        tokens.write_text("".join(f"{role} {token.decode()}\n" for role, token in TOKENS.items()))
+        tokens.chmod(0o600)
         with Node(sys.argv[1], path):
             keep = happy_path(path)
             refusals(path)
+            kept = sentences_of_reading(path), sentences_of_putting(path)
+            sentences_of_sessions(path)
             keep.call("touch", 14, num(1, 1) + data(2, block_id(1)))  # still served after all that
-        with Node(sys.argv[1], path, "--hello-timeout-ms", "300", "--frame-timeout-ms", "300",
-                  "--session-silence-ms", "1000"):
+            assert all(k.lookup(0, 1)[1] in (b"\0", b"\1") for k in kept)
+        with Node(sys.argv[1], path, "--token-file", str(tokens), "--hello-delay-ms", "10"):
+            sentences_of_operators(path, TOKENS)
+        with Node(sys.argv[1], path, "--hello-timeout-ms", "300", "--frame-timeout-ms", "300", "--session-silence-ms", "1000",
+                  "--lease-ttl-ms", "300", "--put-ttl-ms", "300"):
             times(path)
     print("ok")
 

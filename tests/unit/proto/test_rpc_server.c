@@ -413,6 +413,25 @@ static void test_half_a_payload_is_late(void **state) {
     assert_int_equal(f->n_sink_abort, 1);
 }
 
+/* D: deadlines hold for every method, from the request's first byte: what is read too late is not done. */
+static void test_a_request_read_after_its_time_is_not_done(void **state) {
+    struct fixture *f = *state;
+    uint8_t p[64];
+    struct wire_hdr h = {.version = WIRE_VERSION, .method = WIRE_CANCEL, .request_id = 5,
+                         .msg_len = 2, .deadline_ms = 10};
+    hello(f);
+    for (int late = 0; late < 2; late++) {
+        f->now_ns = (1 + (uint64_t)late) * NS_PER_S;
+        wire_hdr_encode(&h, cancel_5, p);
+        memcpy(p + WIRE_HDR_BYTES, cancel_5, 2);
+        send_bytes(f, p, 20);
+        f->now_ns += (late ? 11 : 10) * NS_PER_MS;
+        send_bytes(f, p + 20, WIRE_HDR_BYTES + 2 - 20);
+        assert_int_equal(answer(f, 5, NULL), late ? 8 : 0);
+        assert_int_equal(f->n_echo, 1);
+    }
+}
+
 static void test_no_frame_is_not_late(void **state) {
     struct fixture *f = *state;
     hello(f);
@@ -546,6 +565,7 @@ int main(void) {
         T(test_half_a_message_is_late),
         T(test_half_a_payload_is_late),
         T(test_no_frame_is_not_late),
+        T(test_a_request_read_after_its_time_is_not_done),
         T(test_answer_sent_to_a_server_closes),
         T(test_silent_connection_is_closed_after_a_while),
         T(test_connections_over_the_limit_are_refused),

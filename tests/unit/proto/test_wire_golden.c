@@ -99,7 +99,7 @@ static void test_session_frames(void **state) {
         session[i] = (uint8_t)i;
     CHECK_FRAME("hello_req", hello_req, WIRE_HELLO, 0, 1, 2000, NULL, 0, .version_min = 2,
                 .version_max = 2, .role = MSG_ROLE_WORKER,
-                .token = {(const uint8_t *)"secret", 6}, .client_name = "worker-a");
+                .token = {(const uint8_t *)"a-secret-of-a-worker", 20}, .client_name = "worker-a");
     CHECK_FRAME("hello_res", hello_res, WIRE_HELLO, REPLY, 1, 0, NULL, 0, .version = 2,
                 .node_id = 7, .epoch = 1767225600, .session_token = {session, 16},
                 .node_name = "node-7", .server_version = "0.1.0", .max_message_bytes = 1u << 20,
@@ -107,7 +107,7 @@ static void test_session_frames(void **state) {
                 .lease_ttl_ms = 5000, .max_inflight = 256);
     CHECK_FRAME("hello_join", hello_req, WIRE_HELLO, 0, 2, 2000, NULL, 0, .version_min = 2,
                 .version_max = 2, .role = MSG_ROLE_WORKER,
-                .token = {(const uint8_t *)"secret", 6}, .client_name = "worker-a",
+                .token = {(const uint8_t *)"a-secret-of-a-worker", 20}, .client_name = "worker-a",
                 .session_token = {session, 16});
     CHECK_FRAME("register_ns_req", register_ns_req, WIRE_REGISTER_NS, 0, 3, 0, NULL, 0,
                 .digest = {ns.b, 32}, .descriptor = {(const uint8_t *)"b=32\nkv=f16\n", 12},

@@ -12,7 +12,7 @@ static const uint64_t u64s[2] = {0, UINT64_MAX};
 #define IDS .n_ids = 2, .ids = ids
 #define SAMPLE(name) static const struct msg_##name name
 
-SAMPLE(error) = {.code = 3, .text = "busy", .retry_after_ms = 20};
+SAMPLE(error) = {.code = 3, .text = "busy"};
 SAMPLE(ack) = {.count = 1ull << 40};
 SAMPLE(hello_req) = {1, 2, 3, 4, BYTES("secret"), "name", B16, B16, 5, 6};
 SAMPLE(hello_res) = {1, 2, 3, 4, B16, "node", "0.1.0", 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -110,7 +110,7 @@ WIRE_MSGS_ADMIN(X)
 #define ROW_BUT(name, n_fields, reserved) {#name, n_fields, reserved, name##_enc, name##_dec, &name}
 #define ROW(name, n_fields) ROW_BUT(name, n_fields, 0)
 const struct wire_sample wire_samples[] = {
-    ROW(error, 3), ROW(ack, 1), ROW(hello_req, 10), ROW(hello_res, 18),
+    ROW(error, 2), ROW(ack, 1), ROW(hello_req, 10), ROW(hello_res, 18),
     ROW_BUT(register_ns_req, 8, 0x1c),
     ROW(register_ns_res, 3), ROW_BUT(lookup_req, 7, 0x20), ROW(lookup_res, 17), ROW(touch_req, 3),
     ROW(fetch_req, 8), ROW(fetch_block, 11), ROW(cancel_req, 2), ROW(put_begin_req, 13),
