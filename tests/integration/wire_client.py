@@ -55,7 +55,7 @@ def decode(message):
 class Conn:
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.s.settimeout(10)
+        self.s.settimeout(60)  # for a busy machine; nothing here waits so long
         self.s.connect(path)
 
     def exact(self, n):
@@ -430,17 +430,23 @@ class Node:
     def __init__(self, program, path, *more):
         self.p = subprocess.Popen([program, "--listen", "", "--http-listen", "", "--unix-listen", path, "--ram-bytes", "16m",
                                    "--min-slot-bytes", "4k", "--log-level", "error", *more], stdout=subprocess.DEVNULL)
-        end = time.monotonic() + 20
-        while not pathlib.Path(path).exists():
+        end = time.monotonic() + 60
+        while not self.is_listening(path):
             assert time.monotonic() < end and self.p.poll() is None, "the node did not start"
             time.sleep(0.02)
+
+    @staticmethod
+    def is_listening(path):
+        """Its file is there a moment before anybody listens on it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+            return s.connect_ex(path) == 0
 
     def __enter__(self):
         return self
 
     def __exit__(self, *why):
         self.p.terminate()
-        code = self.p.wait(20)
+        code = self.p.wait(60)
         assert code == 0, code
 
 
