@@ -3,7 +3,7 @@
 #include "common/check.h"
 
 #define LINGER_MS 1000u
-#define LINGER_MAX_BYTES (1u << 20)
+#define LINGER_MAX_BYTES (64u << 20) /* of what a refused client is still sending: dropped as it comes */
 
 static const struct sm_state conn_states[CONN_STATE_NR] = {
     [CONN_IDLE] = {"idle", SM_INITIAL, BIT(CONN_HEAD) | BIT(CONN_FLUSH) | BIT(CONN_DROPPED)},
