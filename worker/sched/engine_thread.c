@@ -40,7 +40,10 @@ static void progress_drain(struct engine *e);
 
 /* --- mailboxes --- */
 
-/* Loop thread; the lock is held. */
+/* Loop thread; the lock is held. Mail of one sequence gathers in one place, so that a box holds each
+ * sequence once at most and posting never allocates, whatever the other side is doing: flags are or-ed,
+ * counts only grow. The reader takes the flags it saw and leaves the counts (n_arrived, n_out), of which
+ * it remembers how far it has read. */
 static struct seq_mail_in *mail_to_engine(struct gen_seq *s) {
     if (!s->in.queued) {
         s->in.queued = true;
@@ -50,6 +53,7 @@ static struct seq_mail_in *mail_to_engine(struct gen_seq *s) {
     return &s->in;
 }
 
+/* The loop is not woken here but at two places of a round: many posts of one step cost one wake-up. */
 void engine_post(struct engine *e, struct gen_seq *s, void (*fill)(struct gen_seq *s, void *arg), void *arg) {
     pthread_mutex_lock(&e->lock);
     fill(s, arg);
@@ -93,6 +97,8 @@ static void on_block(struct prefix_fetch *f, uint32_t i, int rv) {
     uint64_t now = clock_mono_ns(e->cfg.clk);
     pthread_mutex_lock(&e->lock);
     struct seq_mail_in *m = mail_to_engine(s);
+    /* The entry before the count, both under the lock: the engine reads entries below a count that it took
+     * under the lock, then without it. Each block arrives once, so [n_lookup] entries are enough. */
     s->arrived[m->n_arrived++] = (struct seq_arrival){.i = i, .rv = rv};
     if (rv == 0) {
         m->first_ns = m->first_ns ? m->first_ns : now;
@@ -178,6 +184,7 @@ static void seq_drop(struct gen_seq *s) {
     gen_seq_free(s);
 }
 
+/* r is the API's again and may be freed inside; s lives on until the engine has released it. */
 static void seq_done(struct gen_seq *s, enum finish_reason why) {
     struct engine_loop *l = s->e->loop;
     struct gen_request *r = TAKE_PTR(s->r);
@@ -208,7 +215,7 @@ static void handle_seq(struct engine *e, struct gen_seq *s, const struct seq_mai
     }
     if (m->done)
         seq_done(s, m->why);
-    if (m->released) {
+    if (m->released) { /* the engine's last word: it has no pointer to s any more */
         prefix_fetch_release(&s->op, 0); /* if it still has one: canceled between lookup and fetch */
         pthread_mutex_lock(&e->lock);
         if (s->in.queued) /* a cancel that came too late */
@@ -340,6 +347,8 @@ int engine_submit(struct engine *e, struct gen_request *r) {
     return 0;
 }
 
+/* Mail may go to a sequence until handle_seq() drops it, done or not: released comes behind done, and only
+ * handle_seq() of this thread frees. */
 static void cancel_seq(struct gen_seq *s) {
     struct engine *e = s->e;
     if (s->is_canceled || !s->r)
@@ -423,7 +432,9 @@ static void progress_close(struct engine *e) {
     e->stop = true;
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
-    pthread_join(l->thread, NULL); /* at most one idle round away */
+    /* At most one idle round away: with no sequence left there is no step to wait for. Nothing is posted
+     * after the join, so closing the handles loses no mail. */
+    pthread_join(l->thread, NULL);
     uv_close((uv_handle_t *)&l->async, on_handle_closed);
     uv_close((uv_handle_t *)&l->tick, on_handle_closed);
 }

@@ -53,6 +53,8 @@ void gen_seq_free(struct gen_seq *s) {
     free(s);
 }
 
+/* All pages it can ever need, now or not at all: what runs never waits for a page that another one holds,
+ * so that requests can't wait for each other in a circle. */
 bool gen_seq_admit(struct gen_seq *s, const struct page_index *x, uint32_t block_tok) {
     if (!s->p->pub.prompt_logprobs) /* scoring needs every row's logits: computes every row */
         seq_pages_adopt(&s->pages, x, s->chain->ids, s->n_lookup);
@@ -65,6 +67,8 @@ bool gen_seq_admit(struct gen_seq *s, const struct page_index *x, uint32_t block
     return true;
 }
 
+/* Only between blocks and while no fetch has pages on loan: a page that is half written, or lent, is this
+ * sequence's own and must not be replaced by another's of the same id. */
 uint32_t gen_seq_adopt_more(struct gen_seq *s, const struct page_index *x, uint32_t block_tok) {
     if (s->op_active || s->p->pub.prompt_logprobs || s->pos % block_tok || s->pages.n != s->pos / block_tok)
         return 0;
@@ -97,7 +101,9 @@ void gen_seq_fetch_mark(struct gen_seq *s, uint32_t i, int rv) {
         s->f_status[i] = rv == 0 ? BLOCK_OK : BLOCK_BAD;
 }
 
-/* Puts fetched block b into the table; the prefix then reaches its end. */
+/* Puts fetched block b into the table; the prefix then reaches its end. Rows of b that were computed
+ * meanwhile (pos inside it) are replaced by the same bits: that is what exactness is for. It is indexed at
+ * once, being verified; whoever computed it has put it. */
 static void install(struct gen_seq *s, struct page_index *x, uint32_t b, uint32_t block_tok) {
     uint32_t i = b - s->f_first, end = (b + 1) * block_tok;
     seq_pages_install(&s->pages, b, s->f_page[i]);
@@ -109,6 +115,9 @@ static void install(struct gen_seq *s, struct page_index *x, uint32_t b, uint32_
     s->n_put = MAX(s->n_put, b + 1);
 }
 
+/* Blocks are taken in prefix order alone: a block behind a gap would be attended to by rows whose own
+ * prefix is not there. f_next never goes back; a gap ends the run for good, since what is computed from
+ * there on is this sequence's. */
 bool gen_seq_absorb(struct gen_seq *s, struct page_index *x, uint32_t block_tok) {
     for (; !s->f_gap && s->f_next < s->f_first + s->f_n; s->f_next++) {
         uint32_t b = s->f_next, i = b - s->f_first;
@@ -131,6 +140,8 @@ void gen_seq_fetch_end(struct gen_seq *s) {
     s->f_n = 0;
 }
 
+/* A page on loan to a fetch is written by the loop's thread and stands in no table until it is installed, so
+ * nobody computes into it. When all that is reserved is on loan, rows wait until some of it is back. */
 uint32_t gen_seq_writable(struct gen_seq *s, uint32_t want, uint32_t block_tok) {
     uint32_t last = (s->pos + want - 1) / block_tok;
     for (uint32_t b = s->pos / block_tok; b <= last; b++)
