@@ -10,6 +10,9 @@ struct api_key { /* a line of --api-key-file */
     bool has_salt;
 };
 
+/* Longer bodies are parsed in a pool: 16 MiB take .4 s, in which no stream would get its tokens. */
+#define API_INLINE_BYTES ((size_t)128 << 10)
+
 struct api_keys {
     struct api_key *v; /* [n]; memory of common/secret.h */
     size_t n;

@@ -17,6 +17,7 @@ struct text_job {
     struct tok_ids ids;
     struct tok_text text;
     struct errbuf eb;
+    void (*begin)(struct text_job *j); /* once doc is there */
 };
 
 static void job_free(struct text_job *j) {
@@ -29,31 +30,6 @@ static void job_free(struct text_job *j) {
     free(j);
 }
 
-static struct text_job *job_new(struct http_openai *h, struct http_req *r) {
-    const struct api_key *key;
-    if (!api_authorize(h, r, &key))
-        return NULL;
-    struct text_job *j = calloc(1, sizeof(*j));
-    struct errbuf eb = {{0}};
-    if (!j || json_parse(http_req_body(r), &j->doc, &eb) < 0 ||
-        json_kind(j->doc) != JSON_KIND_OBJECT) {
-        if (j)
-            json_free(j->doc);
-        free(j);
-        http_reply_error(r, 400, "invalid_request_error", NULL, NULL, "the body must be a JSON object: %s",
-                         eb.text);
-        return NULL;
-    }
-    j->h = h;
-    j->http = r;
-    return j;
-}
-
-static void refuse(struct text_job *j, const struct api_error *e) {
-    http_reply_error(j->http, 400, "invalid_request_error", e->param, NULL, "%s", e->text.text);
-    job_free(j);
-}
-
 static void submit(struct text_job *j) {
     const struct http_openai_cfg *c = &j->h->cfg;
     bool is_long = c->work_long && http_req_body(j->http).n > GEN_LONG_TEXT_BYTES;
@@ -62,6 +38,54 @@ static void submit(struct text_job *j) {
         return;
     (void)http_reply_header(j->http, "Retry-After", "1");
     http_reply_error(j->http, rv == ERR_BUSY ? 429 : 503, "server_error", NULL, NULL, "%s", err_text(rv));
+    job_free(j);
+}
+
+/* The body is parsed: rv. */
+static void begin_job(struct text_job *j, int rv) {
+    struct str model = json_text(json_member(j->doc, "model"));
+    if (rv < 0 || json_kind(j->doc) != JSON_KIND_OBJECT) {
+        http_reply_error(j->http, rv == ERR_CANCELED ? 503 : 400, "invalid_request_error", NULL, NULL,
+                         "the body must be a JSON object: %s", j->eb.text);
+        job_free(j);
+    } else if (!api_serves(j->h, model)) {
+        api_reply_no_model(j->h, j->http, model);
+        job_free(j);
+    } else {
+        j->begin(j);
+    }
+}
+
+static int run_parse(struct loop_job *job) {
+    struct text_job *j = CONTAINER_OF(job, struct text_job, job);
+    return json_parse(http_req_body(j->http), &j->doc, &j->eb);
+}
+
+static void on_parsed(struct loop_job *job, int rv) {
+    begin_job(CONTAINER_OF(job, struct text_job, job), rv);
+}
+
+static void job_start(struct http_openai *h, struct http_req *r, void (*begin)(struct text_job *j)) {
+    const struct api_key *key;
+    if (!api_authorize(h, r, &key))
+        return;
+    struct text_job *j = calloc(1, sizeof(*j));
+    if (!j) {
+        http_reply_error(r, 500, "server_error", NULL, NULL, "out of memory");
+        return;
+    }
+    j->h = h;
+    j->http = r;
+    j->begin = begin;
+    j->job = (struct loop_job){.run = run_parse, .done = on_parsed};
+    if (http_req_body(r).n <= API_INLINE_BYTES || !h->cfg.work_long)
+        begin_job(j, run_parse(&j->job));
+    else
+        submit(j);
+}
+
+static void refuse(struct text_job *j, const struct api_error *e) {
+    http_reply_error(j->http, 400, "invalid_request_error", e->param, NULL, "%s", e->text.text);
     job_free(j);
 }
 
@@ -147,16 +171,6 @@ static int get_flag(const struct text_job *j, const char *name, bool *ret, struc
     return 0;
 }
 
-/* True: another model was asked for, and j is over. */
-static bool refuse_model(struct text_job *j) {
-    struct str model = json_text(json_member(j->doc, "model"));
-    if (api_serves(j->h, model))
-        return false;
-    api_reply_no_model(j->h, j->http, model);
-    job_free(j);
-    return true;
-}
-
 static int check_fields(const struct text_job *j, const char *const *known, size_t n, struct api_error *e) {
     for (void *it = json_iter(j->doc); it; it = json_iter_next(j->doc, it)) {
         bool ok = false;
@@ -223,11 +237,8 @@ static int parse_tokenize(struct text_job *j, struct api_error *e) {
     return rv;
 }
 
-void api_on_tokenize(struct http_req *r, void *arg) {
-    struct text_job *j = job_new(arg, r);
+static void begin_tokenize(struct text_job *j) {
     struct api_error e = {.status = 400};
-    if (!j || refuse_model(j))
-        return;
     if (parse_tokenize(j, &e) < 0) {
         refuse(j, &e);
         return;
@@ -236,6 +247,10 @@ void api_on_tokenize(struct http_req *r, void *arg) {
     j->job.run = run_encode;
     j->job.done = on_encoded;
     submit(j);
+}
+
+void api_on_tokenize(struct http_req *r, void *arg) {
+    job_start(arg, r, begin_tokenize);
 }
 
 /* ---- /detokenize ---- */
@@ -263,12 +278,9 @@ static void on_decoded(struct loop_job *job, int rv) {
     job_free(j);
 }
 
-void api_on_detokenize(struct http_req *r, void *arg) {
+static void begin_detokenize(struct text_job *j) {
     static const char *const known[] = {"tokens", "model"};
-    struct text_job *j = job_new(arg, r);
     struct api_error e = {.status = 400};
-    if (!j || refuse_model(j))
-        return;
     const struct json_t *tokens = json_member(j->doc, "tokens");
     int rv = check_fields(j, known, ARRAY_LEN(known), &e);
     if (rv == 0 && json_kind(tokens) != JSON_KIND_ARRAY)
@@ -282,4 +294,8 @@ void api_on_detokenize(struct http_req *r, void *arg) {
     j->job.run = run_decode;
     j->job.done = on_decoded;
     submit(j);
+}
+
+void api_on_detokenize(struct http_req *r, void *arg) {
+    job_start(arg, r, begin_detokenize);
 }

@@ -12,6 +12,9 @@ struct call {
     struct list link; /* http_openai.calls */
     struct http_openai *h;
     struct http_req *http;
+    enum api_kind kind;
+    struct loop_job parse; /* of a long body, in a pool */
+    struct api_error err;
     struct api_request req;
     struct chat_prompt prompt; /* chat */
     struct tok_part *parts;    /* completion: [n] */
@@ -259,6 +262,8 @@ static void on_keepalive(uv_timer_t *t) {
     uint64_t now = clock_mono_ns(h->cfg.clk);
     LIST_FOREACH_SAFE(&h->calls, it, tmp) {
         struct call *c = LIST_ENTRY(it, struct call, link);
+        if (!c->n_open) /* its body may be in a pool's hands */
+            continue;
         if (!c->req.stream || c->is_gone || c->fail_status ||
             now - c->last_write_ns < h->cfg.keepalive_ms * NS_PER_MS)
             continue;
@@ -366,38 +371,28 @@ static void submit_all(struct call *c) {
         finish_call(c);
 }
 
-static void start_call(struct http_openai *h, struct http_req *r, enum api_kind kind) {
-    const struct api_key *key;
-    struct api_error e;
-    if (!api_authorize(h, r, &key))
-        return;
-    struct call *c = calloc(1, sizeof(*c));
-    if (!c) {
-        http_reply_error(r, 500, "server_error", NULL, NULL, "out of memory");
+/* The body is parsed: rv, and e on ERR_INVALID. */
+static void begin_call(struct call *c, int rv) {
+    struct http_openai *h = c->h;
+    struct errbuf eb = {{0}};
+    if (c->is_gone || rv == ERR_CANCELED) {
+        fail(c, ERR_CANCELED, NULL);
+        finish_call(c);
         return;
     }
-    list_init(&c->link);
-    if (api_request_parse(&c->req, kind, http_req_body(r), &e) < 0) {
-        http_reply_error(r, e.status, "invalid_request_error", e.param, NULL, "%s", e.text.text);
-        free(c);
+    if (rv < 0) {
+        http_reply_error(c->http, c->err.status, "invalid_request_error", c->err.param, NULL, "%s", c->err.text.text);
+        call_free(c);
         return;
     }
     if (!api_serves(h, c->req.model)) {
-        api_reply_no_model(h, r, c->req.model);
-        api_request_fini(&c->req);
-        free(c);
+        api_reply_no_model(h, c->http, c->req.model);
+        call_free(c);
         return;
     }
-    c->h = h;
-    c->http = r;
     c->last_write_ns = clock_mono_ns(h->cfg.clk);
-    c->has_salt = key && key->has_salt;
-    if (c->has_salt)
-        memcpy(c->salt, key->salt, sizeof(c->salt));
-    list_push_back(&h->calls, &c->link);
-    struct errbuf eb = {{0}};
-    int rv = make_arrays(c);
-    if (rv == 0 && kind == API_CHAT)
+    rv = make_arrays(c);
+    if (rv == 0 && c->req.kind == API_CHAT)
         rv = h->cfg.chat ? chat_template_render(h->cfg.chat, c->req.msgs, c->req.n_msgs, true, &c->prompt, &eb)
                          : err_set(&eb, ERR_UNSUPPORTED, "this model has no usable chat template: %s",
                                    h->cfg.chat_error ? h->cfg.chat_error : "none in the file");
@@ -407,8 +402,45 @@ static void start_call(struct http_openai *h, struct http_req *r, enum api_kind 
         return;
     }
     fill_render(c);
-    http_req_on_gone(r, on_gone, c);
     submit_all(c);
+}
+
+static int run_parse(struct loop_job *j) {
+    struct call *c = CONTAINER_OF(j, struct call, parse);
+    return api_request_parse(&c->req, c->kind, http_req_body(c->http), &c->err);
+}
+
+static void on_parsed(struct loop_job *j, int rv) {
+    begin_call(CONTAINER_OF(j, struct call, parse), rv);
+}
+
+static void start_call(struct http_openai *h, struct http_req *r, enum api_kind kind) {
+    const struct api_key *key;
+    if (!api_authorize(h, r, &key))
+        return;
+    struct call *c = calloc(1, sizeof(*c));
+    if (!c) {
+        http_reply_error(r, 500, "server_error", NULL, NULL, "out of memory");
+        return;
+    }
+    c->h = h;
+    c->http = r;
+    c->kind = kind;
+    c->has_salt = key && key->has_salt;
+    if (c->has_salt)
+        memcpy(c->salt, key->salt, sizeof(c->salt));
+    list_push_back(&h->calls, &c->link);
+    http_req_on_gone(r, on_gone, c);
+    c->parse = (struct loop_job){.run = run_parse, .done = on_parsed};
+    if (http_req_body(r).n <= API_INLINE_BYTES || !h->cfg.work_long) {
+        begin_call(c, run_parse(&c->parse));
+        return;
+    }
+    int rv = loop_work_submit(h->cfg.work_long, &c->parse); /* the body stays as long as r */
+    if (rv < 0) {
+        fail(c, rv, NULL);
+        finish_call(c);
+    }
 }
 
 static void on_chat(struct http_req *r, void *arg) {

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -591,6 +592,75 @@ static void test_access_log_tells_what_a_generation_was(void **state) {
     assert_non_null(strstr(lines, "error=\"forward pass"));
 }
 
+struct gate {
+    struct loop_job job;
+    pthread_mutex_t shut;
+    bool done;
+};
+static int wait_at_gate(struct loop_job *j) {
+    struct gate *g = CONTAINER_OF(j, struct gate, job);
+    pthread_mutex_lock(&g->shut);
+    pthread_mutex_unlock(&g->shut);
+    return 0;
+}
+static void gate_passed(struct loop_job *j, int rv) {
+    (void)rv;
+    CONTAINER_OF(j, struct gate, job)->done = true;
+}
+
+/* F12: 16 MiB of JSON take .4 s to parse, on the loop: nobody's stream got its tokens meanwhile. Here the pool for
+ * long ones is stuck: theirs wait, others are answered; one that leaves is forgotten. */
+static void test_long_bodies_are_parsed_elsewhere(void **state) {
+    (void)state;
+    struct fixture *f = *state;
+    struct loop_work *pool;
+    struct gate g = {.job = {.run = wait_at_gate, .done = gate_passed}, .shut = PTHREAD_MUTEX_INITIALIZER};
+    const struct loop_work_cfg wc = {.n_threads = 1, .max_queued = 10, .name = "long"};
+    static const char *const heads[] = {"{\"prompt\":\"hello\",\"max_tokens\":2", "{\"prompt\":\"hello\"", "{\"no\":1"};
+    static const char *const paths[] = {"/v1/completions", "/tokenize", "/v1/completions"};
+    static const int statuses[] = {200, 200, 400};
+    struct client c[3], gone;
+    struct strbuf body = {0};
+    bool closed = false;
+    CHECK(loop_work_open(&pool, &f->e.loop, &wc) == 0);
+    f->cfg.work_long = pool;
+    start(f);
+    pthread_mutex_lock(&g.shut);
+    CHECK(loop_work_submit(pool, &g.job) == 0);
+    for (size_t i = 0; i < 3; i++) {
+        strbuf_clear(&body);
+        strbuf_addz(&body, heads[i]);
+        while (body.len < 200000)
+            strbuf_addz(&body, "                    ");
+        strbuf_addz(&body, "}");
+        client_send(&c[i], f, paths[i], body.p, "");
+        if (i == 0)
+            client_send(&gone, f, paths[i], body.p, "");
+    }
+    strbuf_fini(&body);
+    for (int i = 0; i < 300; i++) /* more than it takes to read them: 64 KiB of each a turn */
+        client_poll(&c[0], f);
+    struct http_server_stats st;
+    http_server_stats(f->http, &st);
+    assert_int_equal(st.requests_open, 4);
+    client_fini(&gone);
+    for (int i = 0; i < 3; i++)
+        json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":2}", "", 200));
+    for (size_t i = 0; i < 3; i++) {
+        client_poll(&c[i], f);
+        assert_int_equal(c[i].in.len, 0);
+    }
+    pthread_mutex_unlock(&g.shut);
+    for (size_t i = 0; i < 3; i++) {
+        client_wait(&c[i], f);
+        assert_int_equal(client_status(&c[i]), statuses[i]);
+        client_fini(&c[i]);
+    }
+    loop_work_close(pool, set_flag, &closed);
+    while (!closed || !g.done)
+        uv_run(&f->e.loop, UV_RUN_ONCE);
+}
+
 static void test_draining_is_503(void **state) {
     struct fixture *f = *state;
     start(f);
@@ -638,6 +708,7 @@ int main(void) {
         TEST(test_only_json_is_taken),
         TEST(test_the_key_is_asked_before_the_body),
         TEST(test_access_log_tells_what_a_generation_was),
+        TEST(test_long_bodies_are_parsed_elsewhere),
         TEST(test_draining_is_503),
         TEST(test_close_with_requests_open),
     };
