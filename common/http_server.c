@@ -3,6 +3,7 @@
 
 #include <netdb.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 /* Connections beyond max_conns that may show whether they are a probe. */
 #define PROBES_EXTRA 64u
+#define FDS_KEPT 128u /* of the process's descriptors, for all else */
 /* A half-closed peer is asked whether it is there: soon again, since the first question only brings
  * the reset of one that is not, then now and then. */
 #define PROBE_SOON_MS 100u
@@ -478,8 +480,18 @@ int http_server_adopt(struct http_server *s, int take_fd) {
 
 /* --- the server --- */
 
+/* Where descriptors run out first, libuv drops whoever comes, probes too, without a word to us: so we
+ * make room before. */
+static uint32_t conns_that_fit(uint32_t max) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= (rlim_t)max + PROBES_EXTRA + FDS_KEPT)
+        return max;
+    rlim_t kept = PROBES_EXTRA + FDS_KEPT;
+    return (uint32_t)MAX(limit.rlim_cur, kept + 8) - (uint32_t)kept;
+}
+
 static void set_defaults(struct http_server_cfg *c) {
-    c->max_conns = c->max_conns ? c->max_conns : 1024;
+    c->max_conns = conns_that_fit(c->max_conns ? c->max_conns : 1024);
     c->max_head_bytes = c->max_head_bytes ? c->max_head_bytes : 32u << 10;
     c->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 16u << 20;
     c->max_bodies_bytes = c->max_bodies_bytes ? c->max_bodies_bytes : 256u << 20;

@@ -56,7 +56,7 @@ struct http_server_cfg {
     struct log *log; /* may be NULL */
     bool access_log; /* a line for each request that ended, but for probes that went well */
     /* 0 in any of these: the default in brackets */
-    uint32_t max_conns;            /* [1024] */
+    uint32_t max_conns;            /* [1024]; fewer where RLIMIT_NOFILE holds no more */
     size_t max_head_bytes;         /* [32 KiB] request line and headers: 431 (414 for the line) */
     size_t max_body_bytes;         /* [16 MiB]: 413 */
     uint64_t max_bodies_bytes;     /* [256 MiB] of all requests that are open */

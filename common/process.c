@@ -16,6 +16,14 @@ void process_stdio(void) {
             _exit(127); /* and nowhere to say why */
 }
 
+void process_raise_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); /* else fewer connections */
+}
+
 void process_notify(const char *state) {
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un sa = {.sun_family = AF_UNIX};

@@ -10,6 +10,9 @@
  * next socket or file gets that number, and what is printed goes into it. */
 void process_stdio(void);
 
+/* The most descriptors that may be had without asking: the soft limit becomes the hard one. */
+void process_raise_files(void);
+
 /* Tells systemd (NOTIFY_SOCKET, see sd_notify(3)) e.g. "READY=1"; nothing without it. */
 void process_notify(const char *state);
 

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -24,6 +25,8 @@
 
 static const char *program, *slow_pread;
 static struct tiny_model tiny;
+
+static const struct rlimit *proc_limit; /* of descriptors, for the next one started; NULL: as here */
 
 struct proc {
     pid_t pid;
@@ -47,6 +50,8 @@ static void proc_start(struct proc *p, const char *const *args) {
         dup2(fds[1], 2);
         close(fds[0]);
         close(fds[1]);
+        if (proc_limit)
+            setrlimit(RLIMIT_NOFILE, proc_limit);
         alarm(240); /* a hang is a failure of the test, not of the machine */
         execv(program, argv);
         _exit(127);
@@ -229,7 +234,7 @@ static int read_status(uint16_t port, const char *method, const char *path, cons
     int fd = http_connect(port);
     http_send(fd, method, path, body);
     http_read(fd, text, cap);
-    return (int)strtol(text + 9, NULL, 10);
+    return strncmp(text, "HTTP/1.1 ", 9) == 0 ? (int)strtol(text + 9, NULL, 10) : 0; /* 0: no answer */
 }
 
 /* E5: SIGTERM closed the listener at once, so no balancer ever saw the 503 that the manual promises. Now
@@ -368,6 +373,35 @@ static void test_not_ready_before_the_cache_node_was_tried(void **state) {
     assert_non_null(strstr(p.text, "cache node down"));
 }
 
+/* A10: idle connections that use up all descriptors: libuv would drop whoever comes next, probes first of all. */
+static void test_idle_connections_leave_descriptors_for_probes(void **state) {
+    (void)state;
+    enum { N = 400 };
+    static char text[1 << 16];
+    struct rlimit was, few = {300, 300};
+    struct proc p;
+    int idle[N];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    if (was.rlim_max < 2 * N)
+        skip();
+    proc_limit = &few;
+    proc_start(&p, ARGS(MODEL, "--listen", "127.0.0.1:0"));
+    proc_limit = NULL;
+    wait_ready(&p);
+    struct rlimit more = {2 * N, was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &more), 0);
+    for (int i = 0; i < N; i++) {
+        idle[i] = http_connect(proc_port(&p));
+        if (i % 50 == 49)
+            assert_int_equal(read_status(proc_port(&p), "GET", "/healthz", "", text, sizeof(text)), 200);
+    }
+    for (int i = 0; i < N; i++)
+        close(idle[i]);
+    setrlimit(RLIMIT_NOFILE, &was);
+    kill(p.pid, SIGTERM);
+    assert_int_equal(proc_wait(&p), 0);
+}
+
 /* --- what becomes of the file --- */
 
 static void overwrite(const char *path) {
@@ -493,6 +527,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_serves_without_its_cache_node_and_drains),
         cmocka_unit_test(test_signals_are_seen_before_they_close),
         cmocka_unit_test(test_port_opens_before_the_model_is_there),
+        cmocka_unit_test(test_idle_connections_leave_descriptors_for_probes),
         cmocka_unit_test(test_not_ready_before_the_cache_node_was_tried),
         cmocka_unit_test(test_file_changed_under_load_changes_no_answer),
     };

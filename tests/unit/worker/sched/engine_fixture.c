@@ -505,9 +505,12 @@ void fx_hold(struct engine_fx *f) {
 }
 
 void fx_steps(struct engine_fx *f, int n) {
+    uint64_t t0 = clock_mono_ns(clock_real());
     atomic_fetch_add(&f->model.permits, n);
-    while (atomic_load(&f->model.permits) > 0 || !atomic_load(&f->model.is_held))
+    while (atomic_load(&f->model.permits) > 0 || !atomic_load(&f->model.is_held)) {
+        CHECK(clock_mono_ns(clock_real()) - t0 < 30 * NS_PER_S); /* there are not so many steps to do */
         uv_run(&f->loop, UV_RUN_NOWAIT);
+    }
     uv_run(&f->loop, UV_RUN_NOWAIT); /* what the last step said */
 }
 
