@@ -337,6 +337,7 @@ void http_reply_error(struct http_req *r, int status, const char *type, const ch
     json_w_end(&w);
     json_w_end(&w);
     strbuf_addc(&json, '\n');
+    http_req_note_text(r, "error", text.p ? text.p : ""); /* lives until r has ended, below */
     http_reply_json(r, status, strbuf_view(&json));
     strbuf_fini(&text);
     strbuf_fini(&json);

@@ -210,7 +210,7 @@ static void note_call(struct call *c) {
     http_req_note_u64(c->http, "tokens", completion);
     if (first && first->first_token_ns)
         http_req_note_u64(c->http, "ttft_ms", (first->first_token_ns - first->submitted_ns) / NS_PER_MS);
-    if (c->fail_status)
+    if (c->fail_status && c->is_streaming) /* else the error's answer notes it */
         http_req_note_text(c->http, "error", c->fail_text.text);
     http_req_note_text(c->http, "reason", c->is_gone       ? "client gone"
                                             : c->fail_status ? "error"

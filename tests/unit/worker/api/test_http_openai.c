@@ -576,6 +576,7 @@ static void test_access_log_tells_what_a_generation_was(void **state) {
         json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello there\",\"max_tokens\":3,\"temperature\":0}",
                       "X-Request-Id: r-1\r\nTraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n", 200));
     json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":9000}", "", 400));
+    json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"n\":9}", "", 400));
     atomic_store(&f->e.model.fail_rv, ERR_INTERNAL);
     json_free(ask(f, "/v1/completions", "{\"prompt\":\"what fails\"}", "", 500));
     close(f->log_fds[1]);
@@ -588,6 +589,7 @@ static void test_access_log_tells_what_a_generation_was(void **state) {
     assert_non_null(strstr(lines, "reason=length"));
     assert_non_null(strstr(lines, "status=400"));
     assert_non_null(strstr(lines, "context limit"));
+    assert_non_null(strstr(lines, "error=\"'n' is not supported"));
     assert_non_null(strstr(lines, "status=500"));
     assert_non_null(strstr(lines, "error=\"forward pass"));
 }
