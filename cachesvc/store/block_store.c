@@ -26,7 +26,7 @@ static void set_defaults(struct block_store_cfg *c) {
     if (c->disk_bytes)
         DEFAULT(c->bounce_bytes, c->ram_extent_bytes);
     uint64_t blocks = (c->ram_bytes + c->disk_bytes) / (256u << 10);
-    DEFAULT(c->max_blocks, (uint32_t)clamp(blocks, 1024, 1u << 30));
+    DEFAULT(c->max_blocks, (uint32_t)clamp(blocks, 1024, DISK_OWNER_MAX));
     DEFAULT(c->max_namespaces, 256);
     DEFAULT(c->max_sessions, 1024);
     DEFAULT(c->max_puts, 1024);
@@ -200,7 +200,8 @@ static void init_shares(struct block_store *s) {
 
 static int open_parts(struct block_store *s, struct errbuf *eb) {
     const struct block_store_cfg *c = &s->cfg;
-    if (c->max_namespaces > UINT16_MAX || c->max_blocks >= DIR_NONE)
+    if (c->max_namespaces > UINT16_MAX || c->max_blocks >= DIR_NONE ||
+        (c->disk_bytes && c->max_blocks > DISK_OWNER_MAX))
         return err_set(eb, ERR_INVALID, "store limits");
     struct ram_tier_cfg rc = {
         .ram_bytes = c->ram_bytes,

@@ -14,7 +14,16 @@ static uint32_t slot_of(const struct directory *d, uint32_t ns, const struct blo
         h = (h ^ w[i]) * 0x9e3779b97f4a7c15ull;
         h ^= h >> 29;
     }
-    return (uint32_t)(h >> 16) & d->mask;
+    return (uint32_t)((h >> 32) * d->n_table >> 32); /* any size will do, not only powers of two */
+}
+
+static uint32_t after(const struct directory *d, uint32_t at) {
+    return at + 1 == d->n_table ? 0 : at + 1;
+}
+
+/* Steps from one place of the table forward to another. */
+static uint32_t steps(const struct directory *d, uint32_t from, uint32_t to) {
+    return to >= from ? to - from : to + d->n_table - from;
 }
 
 /* Lookups jump all over these arrays: with 4 KiB pages most of their time is page walks. A hint
@@ -27,13 +36,11 @@ static void want_huge_pages(void *p, size_t bytes) {
 
 int dir_init(struct directory *d, uint32_t cap, uint64_t seed) {
     /* At most half full, so that a probe sequence stays a cache line or two. */
-    uint64_t table = 64;
-    while (table < 2ull * cap)
-        table *= 2;
-    if (table > 1ull << 32)
+    uint64_t table = MAX(64ull, 2ull * cap);
+    if (table > UINT32_MAX)
         return ERR_NOMEM;
     *d = (struct directory){
-        .mask = (uint32_t)(table - 1), .cap = cap, .free_head = DIR_NONE, .seed = seed};
+        .n_table = (uint32_t)table, .cap = cap, .free_head = DIR_NONE, .seed = seed};
     d->entries = alloc_array(cap, sizeof(*d->entries));
     d->table = malloc(table * sizeof(*d->table));
     if (!d->entries || !d->table) {
@@ -57,7 +64,7 @@ static bool is_key(const struct dir_entry *e, uint32_t ns, const struct block_id
 }
 
 uint32_t dir_find(const struct directory *d, uint32_t ns, const struct block_id *id) {
-    for (uint32_t at = slot_of(d, ns, id);; at = (at + 1) & d->mask) {
+    for (uint32_t at = slot_of(d, ns, id);; at = after(d, at)) {
         uint32_t idx = d->table[at];
         if (idx == DIR_NONE || is_key(&d->entries[idx], ns, id))
             return idx;
@@ -94,7 +101,7 @@ uint32_t dir_add(struct directory *d, uint32_t ns, const struct block_id *id) {
     if (idx == DIR_NONE)
         return DIR_NONE;
     uint32_t at = slot_of(d, ns, id);
-    for (; d->table[at] != DIR_NONE; at = (at + 1) & d->mask)
+    for (; d->table[at] != DIR_NONE; at = after(d, at))
         CHECK(!is_key(&d->entries[d->table[at]], ns, id));
     d->table[at] = idx;
     d->n++;
@@ -120,9 +127,9 @@ static uint32_t home_of(const struct directory *d, uint32_t idx) {
 /* Linear probing needs no tombstones: pull back every follower whose own place lies at or before
  * the gap. */
 static void table_remove(struct directory *d, uint32_t gap) {
-    for (uint32_t at = (gap + 1) & d->mask; d->table[at] != DIR_NONE; at = (at + 1) & d->mask) {
+    for (uint32_t at = after(d, gap); d->table[at] != DIR_NONE; at = after(d, at)) {
         uint32_t home = home_of(d, d->table[at]);
-        if (((at - home) & d->mask) >= ((at - gap) & d->mask)) {
+        if (steps(d, home, at) >= steps(d, gap, at)) {
             d->table[gap] = d->table[at];
             gap = at;
         }
@@ -136,7 +143,7 @@ void dir_del(struct directory *d, uint32_t idx) {
     CHECK(e->slot[DIR_RAM] == DIR_NONE && e->slot[DIR_DISK] == DIR_NONE);
     uint32_t at = home_of(d, idx);
     while (d->table[at] != idx)
-        at = (at + 1) & d->mask;
+        at = after(d, at);
     table_remove(d, at);
     *e = (struct dir_entry){.parent = d->free_head, .child = DIR_NONE, .state = DIR_HOLE};
     d->free_head = idx;

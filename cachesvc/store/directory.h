@@ -58,8 +58,8 @@ _Static_assert(sizeof(struct dir_entry) <= 112, "directory entry");
 
 struct directory {
     struct dir_entry *entries; /* [cap] */
-    uint32_t *table;           /* [mask + 1], entry index or DIR_NONE; linear probing */
-    uint32_t mask, cap, n;
+    uint32_t *table;           /* [n_table], entry index or DIR_NONE; linear probing */
+    uint32_t n_table, cap, n;
     uint32_t free_head; /* through .parent */
     uint32_t n_fresh;   /* entries never used yet begin here, so that start touches no memory */
     uint64_t seed;

@@ -58,7 +58,7 @@
  *   writer         who computed it                                  128  16
  *   group          accounting group                                 144   8
  *   checksum       XXH3-64 over range checksums and id              152   8
- *   generation     of the slot: bumped with each new content        160   8
+ *   generation     of the slot: another one with each new content   160   8
  *   payload_len    raw bytes, a multiple of 64                      168   4
  *   n_ranges       ranges of the payload, 1 to 512                  172   4
  *   depth          of the block in its chain                        176   4

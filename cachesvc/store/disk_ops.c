@@ -48,6 +48,7 @@ static void on_probed(struct disk_op *op) {
     struct disk_tier *t = op->arg;
     t->probe_busy = false;
     t->probe_at_ns = clock_mono_ns(t->cfg.clk) + DISK_PROBE_NS;
+    t->n_sync_errors += op->rv < 0;
     if (op->rv < 0 || disk_tier_is_stalled(t))
         return;
     t->is_failing = false;

@@ -38,7 +38,8 @@ void disk_pages_mark(struct disk_tier *t, uint32_t page) {
 static uint32_t pop_page(struct disk_tier *t) {
     uint32_t page = t->queue[t->q_head];
     t->q_head = (t->q_head + 1) % t->n_pages;
-    t->q_len--;
+    if (--t->q_len == 0)
+        t->q_head = 0; /* so that no more of the ring is ever touched than was once needed */
     t->n_taken++;
     set_flags(t, page, PAGE_FLYING);
     return page;
@@ -53,7 +54,7 @@ static uint32_t pop_page(struct disk_tier *t) {
 
 void disk_set_stale(struct disk_tier *t, struct disk_slot *s, enum disk_stale v) {
     t->n_stale += (v != STALE_NO) - (uint64_t)(s->stale != STALE_NO);
-    s->stale = v & 15;
+    s->stale = v & 3;
 }
 
 static void encode_page(struct disk_tier *t, uint32_t page, uint8_t *buf) {
@@ -71,7 +72,6 @@ static void encode_page(struct disk_tier *t, uint32_t page, uint8_t *buf) {
         struct disk_slot_hdr h = {0};
         t->cfg.encode(t->cfg.arg, s->owner, &h);
         h.extent_generation = t->extent_gen[slot_extent(slot)];
-        h.generation = s->generation;
         disk_slot_encode(&h, buf + slot_index(slot) % DISK_HDRS_A_PAGE * DISK_SLOT_HDR_BYTES);
     }
 }
@@ -152,6 +152,8 @@ void disk_tier_log_mark(struct disk_tier *t, uint32_t page) {
 /* ---- rounds -------------------------------------------------------------------------------- */
 
 static void end_round(struct disk_tier *t, int sync_rv) {
+    if (sync_rv == 0 && t->round_errors != t->n_sync_errors)
+        sync_rv = -5; /* EIO: another sync was told of our writes' end */
     int rv = sync_rv;
     for (uint32_t i = 0; i < t->round_n; i++) {
         const struct disk_round_op *r = &t->round[i];
@@ -161,6 +163,7 @@ static void end_round(struct disk_tier *t, int sync_rv) {
     }
     t->n_synced = t->n_taken;
     t->round_active = false;
+    t->n_sync_errors += sync_rv < 0 && t->round_errors == t->n_sync_errors;
     if (rv < 0)
         disk_tier_fail(t, rv, sync_rv < 0 ? "sync" : "write of headers");
     struct list done;
@@ -250,6 +253,7 @@ void disk_pages_start(struct disk_tier *t) {
         return;
     fill_round(t);
     t->round_active = true;
+    t->round_errors = t->n_sync_errors;
     t->round_pending = t->round_n + 1; /* + 1: none may end the round while it is being submitted */
     for (uint32_t i = 0; i < t->round_n; i++)
         submit_round_op(t, &t->round[i]);

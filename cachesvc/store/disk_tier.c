@@ -14,6 +14,10 @@
 
 static void on_formatted(struct disk_op *op) {
     struct disk_tier *t = op->arg;
+    if (op->rv == 0 && t->format_errors != t->n_sync_errors)
+        op->rv = -5; /* EIO: another sync was told of our write's end */
+    else
+        t->n_sync_errors += op->rv < 0;
     t->format_failed = op->rv < 0;
     if (op->rv < 0) {
         /* Not opened: until its header is there, the old one would vouch for what is written now.
@@ -42,6 +46,7 @@ static void submit_format(struct disk_tier *t) {
         .done = on_formatted,
         .arg = t,
     };
+    t->format_errors = t->n_sync_errors;
     t->format_failed = disk_ops_submit(t, &t->format_op) < 0;
 }
 
@@ -98,8 +103,7 @@ uint32_t disk_tier_take(struct disk_tier *t, uint32_t cls, uint32_t owner) {
     struct disk_slot *s = disk_tier_side(t, slot);
     CHECK(s->state == DS_FREE);
     s->state = DS_WRITING;
-    s->owner = owner;
-    s->generation = (s->generation + 1) & 0xffffff;
+    s->owner = owner & DISK_OWNER_MAX;
     return slot;
 }
 

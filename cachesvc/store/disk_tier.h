@@ -38,11 +38,11 @@
 enum disk_slot_state { DS_FREE = 0, DS_WRITING, DS_LIVE };
 enum disk_stale { STALE_NO = 0, STALE_YES, STALE_GOING };
 
+#define DISK_OWNER_MAX ((1u << 28) - 1)
 struct disk_slot {
-    uint32_t owner; /* directory entry of a LIVE or WRITING slot */
-    uint32_t generation : 24;
-    uint32_t state : 4; /* enum disk_slot_state */
-    uint32_t stale : 4; /* enum disk_stale */
+    uint32_t owner : 28; /* directory entry of a LIVE or WRITING slot */
+    uint32_t state : 2;  /* enum disk_slot_state */
+    uint32_t stale : 2;  /* enum disk_stale */
 };
 
 /* What a wait is for besides one page. */
@@ -73,7 +73,7 @@ struct disk_tier_cfg {
     bool reformat; /* replaces a file that would be refused */
     struct disk_exec *exec;
     const struct clock *clk;
-    /* Fills the header of the block that owner holds; extent and slot generation are the tier's. */
+    /* Fills the header of the block that owner holds; the extent's generation is the tier's. */
     void (*encode)(void *arg, uint32_t owner, struct disk_slot_hdr *ret);
     /* The log is empty and has room for so many records. 0, ERR_NOMEM. */
     int (*log_open)(void *arg, uint32_t n_records);
@@ -96,6 +96,9 @@ struct disk_tier {
     struct disk_slot *side; /* [slots_dense] */
     uint64_t *extent_gen;   /* [n_extents] */
     uint64_t n_stale, n_syncs;
+    /* A sync that fails may have lost any write before it for good, and no later sync says so: who
+     * wrote before it and waits for one after it has to write again. */
+    uint64_t n_sync_errors;
 
     uint32_t pages_per_extent;
     uint32_t *queue;     /* ring of page numbers, each at most once */
@@ -106,6 +109,7 @@ struct disk_tier {
     struct list waits;                    /* by rising target */
     struct disk_round_op round[DISK_ROUND_OPS];
     uint32_t round_n, round_pending;
+    uint64_t round_errors, format_errors; /* n_sync_errors when they began */
     bool round_active;
     uint8_t *round_bufs;
     struct disk_op sync_op;

@@ -104,9 +104,11 @@ static inline uint32_t slot_index(uint32_t slot) {
 static inline uint32_t slot_code(uint32_t ext, uint32_t i) {
     return ext << 16 | i;
 }
-/* Dense number of a slot, for side arrays of n_extents * max_per_extent. */
+/* Number of a slot for side arrays of n_extents * max_per_extent: all first slots, then all second
+ * ones. So what is never used, because slots are larger than the smallest size, lies together at the
+ * end, and its memory is never touched. */
 static inline size_t slots_dense(const struct slots *s, uint32_t slot) {
-    return (size_t)slot_extent(slot) * s->max_per_extent + slot_index(slot);
+    return (size_t)slot_index(slot) * s->cfg.n_extents + slot_extent(slot);
 }
 static inline uint32_t slots_bytes(const struct slots *s, uint32_t slot) {
     return s->class_bytes[s->ext[slot_extent(slot)].cls];

@@ -13,6 +13,7 @@ void store_behind_encode(void *arg, uint32_t owner, struct disk_slot_hdr *ret) {
     const struct dir_entry *e = store_at(s, owner);
     const struct store_ns *ns = &s->ns[e->ns];
     ret->put_seq = dir_seq(e);
+    ret->generation = dir_seq(e); /* a slot's new content has a new sequence number */
     const struct origin *o = origins_at(&s->origins, (uint32_t)e->origin);
     ret->put_time_ms = e->time_ms;
     ret->group = o->group;
@@ -73,6 +74,8 @@ static void give_up(struct store_write *w, bool has_header) {
 static void on_header(struct disk_wait *wait, int rv) {
     struct store_write *w = CONTAINER_OF(wait, struct store_write, wait);
     struct block_store *s = w->s;
+    if (w->sync_errors != s->disk.n_sync_errors)
+        rv = rv < 0 ? rv : -5 /* EIO: the payload may be what was lost */;
     s->st.disk_write_error += rv < 0;
     if (is_ours(w) && rv < 0) {
         give_up(w, /* has_header= */ true);
@@ -118,6 +121,7 @@ static int start_write(struct block_store *s, struct entry_ref r) {
     w->s = s;
     w->e = r;
     w->disk_slot = slot;
+    w->sync_errors = s->disk.n_sync_errors;
     w->ram_slot = e->slot[DIR_RAM];
     w->op = (struct disk_op){.done = on_payload};
     if (disk_tier_submit(&s->disk, &w->op, DISK_WRITE, slot, ram_tier_at(&s->ram, w->ram_slot)) <
@@ -144,8 +148,7 @@ void store_behind_pump(struct block_store *s) {
             store_at(s, r.idx)->disk_declined = 1;
             store_settle(s, r.idx);
         }
-        s->behind_head = (s->behind_head + 1) % s->behind_cap;
-        s->behind_n--;
+        s->behind_head = --s->behind_n == 0 ? 0 : (s->behind_head + 1) % s->behind_cap;
     }
 }
 

@@ -25,7 +25,7 @@
 #include "common/share.h"
 
 #define STORE_MAX_WRITES 8
-#define STORE_CLOSE_NS (20 * NS_PER_S) /* longer than any wait on the disk has */
+#define STORE_CLOSE_NS (12 * NS_PER_S) /* longer than it takes to see that the disk hangs */
 
 struct entry_ref {
     uint32_t idx;
@@ -110,6 +110,7 @@ struct store_write {
     struct block_store *s;
     struct entry_ref e;
     uint32_t ram_slot, disk_slot;
+    uint64_t sync_errors; /* the tier's, when the payload was submitted */
 };
 
 /* A removal whose blocks are invisible, and are taken out of the directory a slice at a time. */

@@ -80,9 +80,8 @@ static void fill_entry(struct block_store *s, uint32_t idx, uint32_t slot, int o
     e->slot[DIR_DISK] = slot;
     set_disk(s, idx, TIER_CLEAN);
     struct disk_slot *d = disk_tier_side(&s->disk, slot);
-    d->owner = idx;
+    d->owner = idx & DISK_OWNER_MAX;
     d->state = DS_LIVE;
-    d->generation = h->generation & 0xffffff;
     s->newest_ms = MAX(s->newest_ms, (uint64_t)e->time_ms);
     s->st.now.blocks++;
     s->ns[e->ns].n_blocks++;

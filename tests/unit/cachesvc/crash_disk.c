@@ -71,6 +71,16 @@ void crash_disk_did(struct crash_disk *c, const struct disk_op *op) {
         forget_writes(c);
 }
 
+void crash_disk_sync_failed(struct crash_disk *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n; i++)
+        if (crash_rand(&c->seed) % 2)
+            free(c->writes[i].bytes);
+        else
+            c->writes[n++] = c->writes[i];
+    c->n = n;
+}
+
 void crash_disk_crash(struct crash_disk *c) {
     for (uint32_t i = 0; i < c->n; i++) {
         const struct crash_write *w = &c->writes[i];

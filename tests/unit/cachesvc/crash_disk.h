@@ -27,6 +27,8 @@ void crash_disk_init(struct crash_disk *c, const char *dir, uint64_t seed);
 void crash_disk_fini(struct crash_disk *c);
 void crash_disk_settle(struct crash_disk *c); /* the file as it is now is synced */
 void crash_disk_did(struct crash_disk *c, const struct disk_op *op);
+/* A sync failed: of what it should have kept the kernel forgets some, and later syncs succeed. */
+void crash_disk_sync_failed(struct crash_disk *c);
 void crash_disk_crash(struct crash_disk *c);
 
 uint64_t crash_rand(uint64_t *seed);

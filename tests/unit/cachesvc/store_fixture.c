@@ -22,6 +22,9 @@ static void run_op(struct fx_exec *x, struct disk_op *op) {
         (is_write && (x->fail_all || x->n_writes == x->fail_write)) ||
         (x->fail_reads && op->kind == DISK_READ_BLOCK) ||
         (x->fail_syncs && op->kind != DISK_READ_BLOCK && op->kind != DISK_WRITE)) {
+        bool syncs = op->kind == DISK_SYNC || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
+        if (x->crash && syncs && !x->is_dead)
+            crash_disk_sync_failed(x->crash);
         op->rv = -EIO;
         return;
     }
