@@ -180,11 +180,19 @@ static void on_logged(struct disk_wait *w, int rv) {
     progress(s);
 }
 
+/* No header is left that only the disk knows of: those in forgotten slots are cleared, and an extent
+ * that changes hands has the generation that makes its old ones void. */
+static bool is_cleared(const struct block_store *s) {
+    return !disk_tier_is_clearing(&s->disk) && s->disk.format_ext == UINT32_MAX;
+}
+
 static void on_cleared(struct disk_wait *w, int rv) {
     struct block_store *s = CONTAINER_OF(w, struct block_store, clear_wait);
     s->clear_waiting = false;
-    if (disk_tier_is_clearing(&s->disk) && rv == 0)
-        return; /* begun again meanwhile, for somebody else; this one waits with him */
+    if (rv == 0 && s->disk.is_failing && s->disk.format_ext != UINT32_MAX)
+        rv = ERR_UNAVAILABLE; /* the extent's header is not tried again before the disk is well */
+    if (rv == 0 && !is_cleared(s))
+        return; /* the pass goes on, or began again for somebody else */
     struct list all;
     list_move(&s->evicts, &all);
     for (struct list *l; (l = list_pop_front(&all));) {
@@ -218,8 +226,8 @@ static void progress(struct block_store *s) {
         s->evict_seq = s->removals.seq;
         disk_tier_wait(&s->disk, &s->evict_wait, DISK_WAIT_LOG, on_logged);
     }
-    bool cleared = s->has_disk && (!disk_tier_is_clearing(&s->disk) || s->disk.is_failing);
-    if (!s->clear_waiting && cleared && any_wants_clear(s)) {
+    bool may_wait = s->has_disk && (is_cleared(s) || s->disk.is_failing);
+    if (!s->clear_waiting && may_wait && any_wants_clear(s)) {
         s->clear_waiting = true;
         disk_tier_wait(&s->disk, &s->clear_wait, DISK_WAIT_ALL, on_cleared);
     }
@@ -342,7 +350,8 @@ static int evict_ids(struct block_store *s, struct store_evict *ev, const struct
     for (uint32_t i = 0; i < f->n_ids; i++)
         remove_below(s, ev, f, ns, &f->ids[i]);
     /* What the directory has forgotten has no record of its own: a descendant's header must go. */
-    ev->wants_clear = f->descendants && s->has_disk && s->disk.n_stale > 0;
+    ev->wants_clear = f->descendants && s->has_disk &&
+                      (s->disk.n_stale > 0 || s->disk.format_ext != UINT32_MAX);
     if (s->has_disk)
         disk_tier_clear_stale(&s->disk);
     return 0;
