@@ -251,6 +251,9 @@ static int open_index(struct node *n, struct errbuf *eb) {
                                 .node = index_node_of,
                                 .scan = index_scan,
                                 .arg = s};
+    const uint8_t *id = block_store_disk_id(s->store);
+    if (id)
+        memcpy(c.store_id, id, sizeof(c.store_id));
     rv = index_redis_open(&s->index, &c, eb);
     explicit_bzero(password, sizeof(password)); /* the index has its own */
     return rv;

@@ -147,15 +147,3 @@ void machine_read(struct machine *ret, const char *root) {
     walk_groups(w);
     free(w);
 }
-
-uint32_t machine_cpus(void) {
-    struct machine m;
-    machine_read(&m, "");
-    return m.cpus;
-}
-
-uint64_t machine_memory(void) {
-    struct machine m;
-    machine_read(&m, "");
-    return m.memory_bytes;
-}

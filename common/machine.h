@@ -18,6 +18,3 @@ struct machine {
 
 /* root: put before /proc and /sys; "" but in tests. */
 void machine_read(struct machine *ret, const char *root);
-
-uint32_t machine_cpus(void);
-uint64_t machine_memory(void); /* bytes */

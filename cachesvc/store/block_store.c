@@ -345,6 +345,10 @@ int block_store_memfd(const struct block_store *s) {
 uint64_t block_store_memfd_bytes(const struct block_store *s) {
     return s->ram.bytes;
 }
+const uint8_t *block_store_disk_id(const struct block_store *s) {
+    return s->has_disk ? s->disk.super.store_id : NULL;
+}
+
 uint32_t block_store_min_slot_bytes(const struct block_store *s) {
     return s->cfg.min_slot_bytes;
 }

@@ -91,6 +91,9 @@ void block_store_close(struct block_store *s, block_store_cb cb, void *arg);
 /* Leases and puts past their time, write-behind, disk retries. Call it about ten times a second. */
 void block_store_tick(struct block_store *s);
 
+/* 16 bytes that were drawn when the disk tier's file was made; NULL without one. */
+const uint8_t *block_store_disk_id(const struct block_store *s);
+
 /* The memory file, for descriptor passing and sendfile; sealed after our own mapping. */
 int block_store_memfd(const struct block_store *s);
 uint64_t block_store_memfd_bytes(const struct block_store *s);

@@ -75,9 +75,15 @@ static void test_a_segment_goes_with_the_last_block_below_its_first(void **state
 static void test_recovered_namespaces_are_known_when_registered(void **state) {
     (void)state;
     struct store_fx f;
+    uint8_t disk_id[16];
+    store_fx_open(&f, 64, 0);
+    assert_null(block_store_disk_id(f.s)); /* RAM alone has no name that lasts */
+    store_fx_close(&f);
     store_fx_open(&f, 32, 64);
+    memcpy(disk_id, block_store_disk_id(f.s), sizeof(disk_id));
     store_fx_put(&f, 1, 0, 9);
     store_fx_restart(&f, false); /* the fixture registers its namespace again */
+    assert_memory_equal(block_store_disk_id(f.s), disk_id, sizeof(disk_id));
     assert_int_equal(f.n_known, 1);
     assert_true(lists(&f, 1, 0) && lists(&f, 1, 8));
     uint32_t ns;

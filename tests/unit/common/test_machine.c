@@ -106,10 +106,13 @@ static void test_affinity_counts(void **state) {
         if (CPU_ISSET((size_t)i, &all))
             CPU_SET((size_t)i, &one);
     assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
-    assert_int_equal(machine_cpus(), 1);
+    struct machine m;
+    machine_read(&m, "");
+    assert_int_equal(m.cpus, 1);
     assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
-    assert_true(machine_cpus() >= 1 && machine_cpus() <= (uint32_t)CPU_COUNT(&all));
-    assert_true(machine_memory() > 0);
+    machine_read(&m, "");
+    assert_true(m.cpus >= 1 && m.cpus <= (uint32_t)CPU_COUNT(&all));
+    assert_true(m.memory_bytes > 0);
 }
 
 int main(void) {

@@ -45,7 +45,8 @@ static void on_work(uv_timer_t *t) {
     struct toy *toy = s->data;
     if (toy->mode == FAILS)
         svc_fail(s, ERR_CORRUPT, "toy");
-    if (svc_is_draining(s) && !toy->said_draining) {
+    /* Without a lame duck a tick may or may not come between the drain and the end. */
+    if (toy->cfg->lame_duck_ms && svc_is_draining(s) && !toy->said_draining) {
         toy->said_draining = true;
         say(svc_phase(s), 0);
     }
