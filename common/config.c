@@ -3,10 +3,10 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
-#include <ini.h>
 #include <inttypes.h>
 
 #include "common/check.h"
+#include "common/secret.h"
 #include "common/str.h"
 
 enum source { SRC_DEFAULT, SRC_FILE, SRC_ENV, SRC_CLI };
@@ -15,10 +15,8 @@ struct loading { /* one cfg_load() */
     const struct cfg_table *t;
     void *cfg;
     enum source source;
-    const char *where;    /* file name, for messages */
     uint8_t *list_source; /* [n_opts]: the source that wrote a list so far */
     struct errbuf *eb;
-    int rv; /* the first error of the INI callbacks */
 };
 
 /* --- one value --- */
@@ -329,48 +327,49 @@ int cfg_get(const struct cfg_table *t, const void *cfg, const char *name, char *
 
 /* --- sources --- */
 
-static int load_value(struct loading *l, const struct cfg_opt *o, const char *value) {
+static int load_value(struct loading *l, const struct cfg_opt *o, struct str value) {
     uint8_t *wrote = &l->list_source[o - l->t->opts];
     if (o->type == CFG_LIST && *wrote != l->source) {
         list_clear(field(o, l->cfg)); /* a stronger source replaces, the same one appends */
         *wrote = (uint8_t)l->source;
     }
-    return set_value(o, l->cfg, str_of(value), l->eb);
+    return set_value(o, l->cfg, value, l->eb);
 }
 
-static int on_ini(void *arg, const char *section, const char *name, const char *value) {
-    struct loading *l = arg;
-    if (l->rv < 0)
-        return 1;
+/* "name = value", or "name: value"; a ';' behind a blank begins a comment. */
+static int load_line(struct loading *l, const struct secret_file *f, struct str line) {
     char key[128];
-    snprintf(key, sizeof(key), "%s", name);
+    size_t n = 0, end = 0;
+    while (n < line.n && line.p[n] != '=' && line.p[n] != ':')
+        n++;
+    struct str name = str_trim(str_cut(line, 0, n)), value = str_cut(line, n + 1, line.n);
+    if (n == line.n || name.n == 0)
+        return secret_file_error(f, l->eb, line.p[0] == '[' ? "there are no sections"
+                                                             : "not 'name = value'");
+    while (end < value.n && !(value.p[end] == ';' && (end == 0 || str_is_blank(value.p[end - 1]))))
+        end++;
+    snprintf(key, sizeof(key), STR_FMT, STR_ARG(name));
     for (char *c = key; *c; c++)
         *c = *c == '-' ? '_' : *c;
     const struct cfg_opt *o = cfg_find(l->t, key);
-    if (section[0])
-        l->rv = err_set(l->eb, ERR_INVALID, "%s: section [%s]: there are no sections", l->where,
-                        section);
-    else if (!o)
-        l->rv = err_set(l->eb, ERR_INVALID, "%s: unknown option '%s'", l->where, name);
-    else if ((l->rv = load_value(l, o, value ? value : "true")) < 0)
-        l->rv = err_wrap(l->eb, l->rv, "%s: option '%s'", l->where, name);
-    return l->rv == 0;
+    if (!o)
+        return secret_file_error(f, l->eb, "unknown option '" STR_FMT "'", STR_ARG(name));
+    int rv = load_value(l, o, str_trim(str_cut(value, 0, end)));
+    return rv < 0 ? err_wrap(l->eb, rv, "%s '%s', line %u: option '%s'", f->what, f->path, f->line, o->name)
+                  : 0;
 }
 
+/* By the reader of key files: lines of any length, so that no comment's rest becomes a line. */
 static int load_file(struct loading *l, const char *path) {
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return err_set(l->eb, -errno, "config file '%s': %s", path, strerror(errno));
+    struct secret_file f;
+    struct str line;
+    int rv = secret_file_open(&f, "config file", path, NULL, l->eb);
     l->source = SRC_FILE;
-    l->where = path;
-    int line = ini_parse_file(f, on_ini, l);
-    fclose(f);
-    if (l->rv < 0)
-        return l->rv;
-    if (line != 0)
-        return err_set(l->eb, ERR_INVALID, "config file '%s': line %d is not 'name = value'", path,
-                       line);
-    return 0;
+    while (rv == 0 && secret_file_next(&f, &line))
+        if (line.p[0] != ';')
+            rv = load_line(l, &f, line);
+    secret_file_close(&f);
+    return rv;
 }
 
 static const char *env_get(char *const *envp, const char *name) {
@@ -390,7 +389,7 @@ static int load_env(struct loading *l, char *const *envp) {
         for (char *c = name; *c; c++)
             *c = (char)toupper((unsigned char)*c);
         const char *value = env_get(envp, name);
-        int rv = value ? load_value(l, &l->t->opts[i], value) : 0;
+        int rv = value ? load_value(l, &l->t->opts[i], str_of(value)) : 0;
         if (rv < 0)
             return err_wrap(l->eb, rv, "environment variable %s", name);
     }
@@ -474,7 +473,7 @@ static int walk_cli(struct loading *l, const struct cli_names *names, int argc, 
         const char *value = optarg ? optarg : i % 2 ? "false" : "true";
         if (ret->given)
             ret->given[i / 2] = true;
-        int rv = load_value(l, &l->t->opts[i / 2], value);
+        int rv = load_value(l, &l->t->opts[i / 2], str_of(value));
         if (rv < 0)
             return err_wrap(eb, rv, "option --%s", names->text[i]);
     }
@@ -494,6 +493,8 @@ static int check_lists(const struct cfg_table *t, const void *cfg, struct errbuf
     return 0;
 }
 
+/* Weakest first: each value overwrites what a weaker source said, so nothing has to remember where a
+ * value came from, but for lists, which a source may give in several pieces. */
 static int load_all(struct loading *l, const struct cli_names *names, const struct cli *cli,
                     int argc, char *const *argv, char *const *envp) {
     const char *file = cli->config ? cli->config : env_get(envp, "INCIPIT_CONFIG");

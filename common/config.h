@@ -22,8 +22,8 @@
  *                            of several sources the strongest one's list counts
  *  ENUM  uint32_t            min = "first|second|..."; the value is the index, so list an enum in its order
  *
- * Sources, weakest first: default, INI file (--config FILE or INCIPIT_CONFIG; `name = value`, no
- * sections), environment INCIPIT_<NAME>, command line --some-name VALUE. A variable INCIPIT_* that
+ * Sources, weakest first: default, a file (--config FILE or INCIPIT_CONFIG; lines `name = value` of any length, no
+ * sections, comments behind # or ;), environment INCIPIT_<NAME>, command line --some-name VALUE. A variable INCIPIT_* that
  * names no option is somebody else's (an environment is shared); an unknown name in file or command
  * line is an error.
  * live: may be changed by cfg_set() and cfg_reload() while the daemon runs; who uses such a row reads

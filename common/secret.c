@@ -82,10 +82,6 @@ static int read_all(struct secret_file *f, int fd, struct errbuf *eb) {
     }
 }
 
-static bool is_blank(char c) {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
-}
-
 /* Bytes that an editor does not show would make a key that never matches. */
 static int check_text(struct secret_file *f, struct errbuf *eb) {
     struct str all = {f->text, f->n};
@@ -98,7 +94,7 @@ static int check_text(struct secret_file *f, struct errbuf *eb) {
         k = str_utf8_len(str_cut(all, i, f->n));
         if (k == 0)
             return secret_file_error(f, eb, "byte %u is not UTF-8", (unsigned)(uint8_t)c);
-        if (k == 1 && ((unsigned char)c < 0x20 || c == 0x7f) && c != '\n' && !is_blank(c))
+        if (k == 1 && ((unsigned char)c < 0x20 || c == 0x7f) && c != '\n' && !str_is_blank(c))
             return secret_file_error(f, eb, "control character %u", (unsigned)c);
         f->line += c == '\n';
     }
@@ -132,10 +128,10 @@ int secret_file_open(struct secret_file *f, const char *what, const char *path, 
 
 bool secret_word(struct str *rest, struct str *ret) {
     size_t from = 0;
-    while (from < rest->n && is_blank(rest->p[from]))
+    while (from < rest->n && str_is_blank(rest->p[from]))
         from++;
     size_t to = from;
-    while (to < rest->n && !is_blank(rest->p[to]))
+    while (to < rest->n && !str_is_blank(rest->p[to]))
         to++;
     *ret = str_cut(*rest, from, to - from);
     *rest = str_cut(*rest, to, rest->n);
@@ -151,7 +147,7 @@ bool secret_file_next(struct secret_file *f, struct str *ret_line) {
         f->line++;
         if (!secret_word(&rest, &word) || word.p[0] == '#')
             continue;
-        while (is_blank(line.p[line.n - 1]))
+        while (str_is_blank(line.p[line.n - 1]))
             line.n--;
         *ret_line = (struct str){word.p, line.n - (size_t)(word.p - line.p)};
         return true;

@@ -1,4 +1,5 @@
-/* secret.h - memory that no core dump shows, and the one reader of token, key and password files.
+/* secret.h - memory that no core dump shows, and the one reader of token, key, password and
+ * configuration files.
  *
  *     struct secret_file f;
  *     struct str line, word;

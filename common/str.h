@@ -29,6 +29,9 @@ bool str_starts(struct str s, struct str prefix);
 bool str_ends(struct str s, struct str suffix);
 /* Offset of the first needle at or after from, or SIZE_MAX. */
 size_t str_find(struct str s, struct str needle, size_t from);
+static inline bool str_is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
 struct str str_trim(struct str s); /* spaces, tabs, CR, LF off both ends */
 struct str str_cut(struct str s, size_t off, size_t n); /* clamped sub-view */
 /* Takes the text up to sep off the front of *rest into *ret; false when *rest was used up. "a,,b,"

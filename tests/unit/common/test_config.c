@@ -124,7 +124,10 @@ static void test_file_errors(void **state) {
     } cases[] = {{"port = 3\n", "unknown option 'port'"},
                  {"[section]\nlisten_port = 3\n", "no sections"},
                  {"listen_port = x\n", "listen_port"},
-                 {"listen_port\n", "line 1"}};
+                 {"listen_port\n", "line 1"},
+                 {" = 3\n", "line 1"},
+                 {"\n\nratio = 3", "line 3"},
+                 {"a\x01 = 3\n", "control character"}};
     struct tmpdir d;
     tmpdir_setup(&d);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -132,6 +135,35 @@ static void test_file_errors(void **state) {
         tmpdir_write(&d, "x.ini", cases[i].text, strlen(cases[i].text));
         EXPECT_ERROR(cases[i].want, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path)));
     }
+    tmpdir_teardown(&d);
+}
+
+/* B7's kind: a line of 200 bytes or more was read as two: the rest of a comment set options, and a list
+ * of a dozen addresses was an error. */
+static void test_lines_of_any_length(void **state) {
+    (void)state;
+    struct tmpdir d;
+    struct toy_config c;
+    struct errbuf eb = {{0}};
+    char path[512], text[9000] = "\xef\xbb\xbf; ";
+    tmpdir_setup(&d);
+    size_t n = strlen(text);
+    memset(text + n, 'x', 194);
+    n += 194;
+    n += (size_t)snprintf(text + n, sizeof(text) - n, " listen_port = 1\r\n# listen_port = 2\n  cache : ");
+    memset(text + n, 'h', 5000);
+    n += 5000;
+    n += (size_t)snprintf(text + n, sizeof(text) - n, ", b ; two\n\tmodel=a;b\nverbose = on ;\nratio = 0.75");
+    tmpdir_write(&d, "x.ini", text, n);
+    if (LOAD(&c, &eb, NULL, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path))) < 0)
+        fail_msg("%s", eb.text);
+    assert_int_equal(c.listen_port, 7070);
+    assert_int_equal(c.cache.n, 2);
+    assert_int_equal(strlen(c.cache.v[0]), 5000);
+    assert_string_equal(c.cache.v[1], "b");
+    assert_string_equal(c.model, "a;b");
+    assert_true(c.verbose && c.ratio == 0.75);
+    cfg_free(toy_config_table(), &c);
     tmpdir_teardown(&d);
 }
 
@@ -227,7 +259,8 @@ static void test_reload_changes_live_rows_only(void **state) {
     char path[512];
     tmpdir_setup(&d);
     tmpdir_join(&d, "x.ini", path, sizeof(path));
-    tmpdir_write(&d, "x.ini", "ratio = 0.25\ncache = a\nmodel = m\n", 34);
+    static const char first[] = "ratio = 0.25\ncache = a\nmodel = m\n";
+    tmpdir_write(&d, "x.ini", first, sizeof(first) - 1);
     char *argv[] = {(char *)(uintptr_t) "toy", (char *)(uintptr_t) "--config", path,
                     (char *)(uintptr_t) "--verbose"};
     assert_int_equal(cfg_load(t, &prog, &c, 4, argv, NULL, stdout, &eb), 0);
@@ -242,7 +275,8 @@ static void test_reload_changes_live_rows_only(void **state) {
     assert_string_equal(c.cache.v[1], "b");
     assert_string_equal(c.model, "m");
     seen.text[0] = '\0';
-    tmpdir_write(&d, "x.ini", "ratio = 0.1\nratio = 9\n", 22);
+    static const char wrong[] = "ratio = 0.1\nratio = 9\n";
+    tmpdir_write(&d, "x.ini", wrong, sizeof(wrong) - 1);
     assert_true(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb) < 0);
     assert_non_null(strstr(eb.text, "ratio"));
     tmpdir_teardown(&d);
@@ -294,6 +328,7 @@ int main(void) {
         cmocka_unit_test(test_list_and_bool_forms),
         cmocka_unit_test(test_errors_name_the_option),
         cmocka_unit_test(test_file_errors),
+        cmocka_unit_test(test_lines_of_any_length),
         cmocka_unit_test(test_printing),
         cmocka_unit_test(test_dump_with_comments_removed_loads),
         cmocka_unit_test(test_set_and_get),

@@ -278,7 +278,7 @@ static void test_sighup_reloads_live_options_and_files(void **state) {
     read_line(&c);
     kill(c.pid, SIGHUP);
     expect(&c, "reload 3\n");
-    tmpdir_write(&d, "toy.ini", "knob = 4\nmode = cannot_start\n", 30);
+    tmpdir_write(&d, "toy.ini", "knob = 4\nmode = cannot_start\n", 29);
     kill(c.pid, SIGHUP);
     expect(&c, "knob 4\n"); /* and mode, which is not live, is let alone */
     expect(&c, "reload 4\n");
