@@ -96,6 +96,15 @@ static void expect_refused(const char *const *args, int code, const char *words)
 #define QUICK "--digest-cache", "none", "--threads", "1", "--kv-bytes", "16m"
 #define MODEL "--model", tiny.path, "--lame-duck-ms", "0", QUICK
 
+/* The value of the first series whose line begins so. */
+static double series(const char *text, const char *begin) {
+    const char *at = strstr(text, begin), *end = at ? strchr(at + 1, '\n') : NULL;
+    assert_true(at && end);
+    while (end[-1] != ' ')
+        end--;
+    return strtod(end, NULL);
+}
+
 static void test_bad_starts_end_with_a_message(void **state) {
     (void)state;
     expect_refused(ARGS("--listen", "127.0.0.1:0"), 3, "--model");
@@ -203,6 +212,11 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     assert_non_null(strstr(text, "incipit_worker_cache_connected 0"));
     assert_non_null(strstr(text, "incipit_worker_pending_puts 0"));
     assert_non_null(strstr(text, "vllm:prompt_tokens_total{"));
+    /* one figure under three names: ours, vLLM's, and vLLM's old one */
+    double share = series(text, "\nincipit_worker_kv_usage_ratio");
+    assert_true(share >= 0 && share < 1);
+    assert_true(series(text, "\nvllm:kv_cache_usage_perc{") == share);
+    assert_true(series(text, "\nvllm:gpu_cache_usage_perc{") == share);
 
     struct timespec touched[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
     assert_int_equal(utimensat(AT_FDCWD, tiny.path, touched, 0), 0);
