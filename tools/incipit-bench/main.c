@@ -1,5 +1,6 @@
 /* main.c - incipit-bench: how fast the engine computes and how fast blocks move. */
 #include "common/compiler.h"
+#include "common/process.h"
 #include "tools/incipit-bench/bench.h"
 
 static const struct {
@@ -19,6 +20,7 @@ static int usage(FILE *out, int code) {
 }
 
 int main(int argc, char **argv) {
+    process_stdio();
     if (argc < 2)
         return usage(stderr, 2);
     if (strcmp(argv[1], "--version") == 0) {

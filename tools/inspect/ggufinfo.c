@@ -7,6 +7,7 @@
 
 #include "common/compiler.h"
 #include "common/err.h"
+#include "common/process.h"
 #include "worker/model/gguf.h"
 
 #define SHOWN_ELEMENTS 6
@@ -109,6 +110,7 @@ static void print_summary(const struct gguf *g) {
 }
 
 int main(int argc, char **argv) {
+    process_stdio();
     bool keys = true, tensors = true;
     const char *path = NULL;
     for (int i = 1; i < argc; i++) {

@@ -9,6 +9,7 @@
 #include <getopt.h>
 #include <time.h>
 
+#include "common/process.h"
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/kernels.h"
 #include "worker/model/forward.h"
@@ -211,6 +212,7 @@ static bool parse_options(int argc, char **argv, struct options *o) {
 }
 
 int main(int argc, char **argv) {
+    process_stdio();
     struct session s = {.o = {.threads = 1, .chunk = 512, .block = 32}, .eb = {.text = ""}};
     if (argc == 2 && strcmp(argv[1], "--help") == 0)
         return usage(stdout, 0);

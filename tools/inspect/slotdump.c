@@ -15,6 +15,7 @@
 #include "cachesvc/store/disk_format.h"
 #include "common/checksum.h"
 #include "common/compiler.h"
+#include "common/process.h"
 #include "common/wire_cur.h"
 
 #define FILE_NAME "incipit.blocks"
@@ -265,6 +266,7 @@ static int open_file(struct dump *d, const char *path) {
 }
 
 int main(int argc, char **argv) {
+    process_stdio();
     struct dump d = {.fd = -1};
     const char *path = NULL;
     for (int i = 1; i < argc; i++) {

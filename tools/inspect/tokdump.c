@@ -13,6 +13,7 @@
 #include "common/block_id.h"
 #include "common/compiler.h"
 #include "common/err.h"
+#include "common/process.h"
 #include "worker/model/gguf.h"
 #include "worker/model/gguf_vocab.h"
 #include "worker/text/chat_template.h"
@@ -212,6 +213,7 @@ static int parse_args(int argc, char **argv, struct options *o) {
 }
 
 int main(int argc, char **argv) {
+    process_stdio();
     struct options o;
     struct errbuf eb = {""};
     struct dump d = {0};

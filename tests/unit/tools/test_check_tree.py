@@ -30,6 +30,9 @@ OFFENCES = [  # file, text, what must be said
     ("common/i.c", "int other_thing(void) {\n    return 0;\n}\n", "a public name begins with a word of 'i'"),
     ("common/err2.h", "#pragma once\n", None),
     ("common/err2.c", '#include "common/err.h"\n#include "common/err2.h"\n', "comes first"),
+    ("common/k.c", "void k_x(void) {\n    log_info(l, \"e\", \"v='%s'\", z);\n}\n", "quotes around a value"),
+    ("worker/x_metrics.h", '#pragma once\n#define X_METRICS(X) \\\n    X(lost_total, COUNTER, "lost")\n',
+     "metric lost_total: no test names it"),
     ("common/j.c", '#include "../common/err.h"\n', "from the root"),
 ]
 
