@@ -351,7 +351,7 @@ void kv_node_register(struct kv_node *n, uint32_t ns) {
 static bool is_id_taken(const struct kv_node *n) {
     const struct kv_client *c = n->client;
     for (uint32_t i = 0; i < c->cfg.n_addrs; i++)
-        if (i != n->index && c->nodes[i].state == KV_NODE_UP &&
+        if (i != n->index && c->nodes[i].links[0].is_ready && /* UP, or about to be */
             c->nodes[i].hello.node_id == n->hello.node_id)
             return true;
     return false;

@@ -358,6 +358,24 @@ static void test_three_nodes_share_a_chain_by_segment(void **state) {
         assert_memory_equal(f->dst[i], f->payload[i], PAYLOAD_BYTES);
 }
 
+/* Else both would be asked for the same segments, by half of the clients each. */
+static void test_two_nodes_of_one_number_are_not_both_used(void **state) {
+    struct fixture *f = *state;
+    close_client(f);
+    f->is_client_closed = false;
+    f->nodes[1].node_id = f->nodes[0].node_id;
+    f->n_up = f->n_down = 0;
+    open_client(f, NULL, 1);
+    run_until(f, &f->n_down, 1);
+    uint32_t n_refused = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct kv_node_info info;
+        kv_client_node_info(f->client, i, &info);
+        n_refused += info.last_err == ERR_CONFLICT;
+    }
+    assert_int_equal(n_refused, 1);
+}
+
 static void test_three_nodes_one_dies_during_a_put(void **state) {
     struct fixture *f = *state;
     assert_int_equal(do_put(f, 0, MAX_BLOCKS, DEADLINE_MS, NULL), 0);
@@ -466,6 +484,7 @@ int main(void) {
         T(test_close_with_calls_open_cancels_each_once, setup_tcp),
         T(test_admin_calls_answer_and_unknown_is_unimplemented, setup_tcp),
         T(test_three_nodes_share_a_chain_by_segment, setup_three),
+        T(test_two_nodes_of_one_number_are_not_both_used, setup_three),
         T(test_three_nodes_one_dies_during_a_put, setup_three),
         T(test_start_without_memory_fails_cleanly, setup_tcp),
         T(test_open_without_memory_fails_cleanly, setup_no_client),
