@@ -17,7 +17,9 @@ mutant("drain-ends-with-unwritten-blocks", "cachesvc/store/block_store.c",
        "s->behind_n > 0 || s->rescan_dirty || s->st.now.writes_in_flight > 0", "0", DISK)
 mutant("drain-without-sync", "cachesvc/store/block_store.c",
        "    disk_tier_wait(&s->disk, &s->drain_wait, DISK_WAIT_ALL, on_drain_synced);",
-       "    on_drain_synced(&s->drain_wait, 0);", DISK)
+       "    on_drain_synced(&s->drain_wait, 0);", DISK,
+       survives="a block counts as written once its header is synced; the wait is for headers that are being cleared, "
+                "and the removal log keeps those blocks away as well")
 mutant("oldest-header-wins", "cachesvc/store/store_recover.c", "dir_seq(e) >= h->put_seq ||",
        "dir_seq(e) <= h->put_seq ||", DISK)
 mutant("extent-generation-ignored", "cachesvc/store/disk_recover.c",

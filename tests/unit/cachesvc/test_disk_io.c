@@ -2,6 +2,7 @@
 #include "tests/unit/cachesvc/store_fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -39,6 +40,23 @@ static void test_a_sync_that_fails_is_an_error_of_each_op_that_syncs(void **stat
     free(p);
 }
 
+/* A probe that is written and synced, and can't be read back, proves nothing. */
+static void test_a_probe_is_read_back(void **state) {
+    (void)state;
+    char path[] = "/tmp/disk-io-XXXXXX";
+    close(mkstemp(path));
+    int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    (void)unlink(path);
+    uint8_t *p = page();
+    struct disk_op op = {.kind = DISK_WRITE_SYNC, .fd = fd, .buf = p, .len = 4096};
+    assert_int_equal(run(op), 0);
+    op.kind = DISK_PROBE;
+    assert_int_equal(run(op), -EBADF);
+    close(fd);
+    free(p);
+}
+
 static void test_the_end_of_the_file_is_an_error(void **state) {
     (void)state;
     char path[] = "/tmp/disk-io-XXXXXX";
@@ -57,6 +75,7 @@ static void test_the_end_of_the_file_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_sync_that_fails_is_an_error_of_each_op_that_syncs),
+        cmocka_unit_test(test_a_probe_is_read_back),
         cmocka_unit_test(test_the_end_of_the_file_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
