@@ -32,7 +32,7 @@ mutant("recovery-forgets-removals", "cachesvc/store/store_recover.c", "if (remov
 mutant("recovery-lends-no-age", "cachesvc/store/store_recover.c",
        "set_newest(s, up, MAX(newest(s, up), newest(s, cur)));", "set_newest(s, up, newest(s, up));", DISK)
 mutant("skipped-extents-unsaid", "cachesvc/store/store_recover.c",
-       "    s->st.recover_skipped += st.n_skipped + st.n_refused;\n", "", DISK)
+       "    s->st.recover_skipped += st.n_skipped + st.n_refused;\n", "", DISK + " unit/cachesvc/store_open")
 mutant("failing-disk-is-looked-up", "cachesvc/store/store_lookup.c",
        "return store_disk_works(s) ? STORE_DISK : STORE_ABSENT;", "return STORE_DISK;", DISK)
 mutant("stalled-disk-is-well", "cachesvc/store/disk_ops.c",
@@ -75,13 +75,10 @@ mutant("ends-of-holds-touch-nothing", "cachesvc/store/store_room.c",
        ROOM + " " + PUT)
 mutant("hold-does-not-reach-the-parent", "cachesvc/store/directory.c", "            p->held_children++;\n        else",
        "            (void)p;\n        else", "unit/cachesvc/directory unit/cachesvc/store_lease")
-mutant("directory-by-id-alone", "cachesvc/store/directory.c",
-       "if (idx == DIR_NONE || is_key(&d->entries[idx], ns, id))",
-       "if (idx == DIR_NONE || block_id_equal(&d->entries[idx].id, id))",
-       "unit/cachesvc/directory unit/cachesvc/store_ns unit/cachesvc/store_put")
 
 mutant("slots-of-puts-without-bound", "cachesvc/store/store_put.c", "    if (!share_take(&p->ss->fills, slot_bytes))\n        return ERR_BUSY;",
-       "    while (!share_take(&p->ss->fills, slot_bytes))\n        share_set_total(p->ss->fills.tenant->of, p->ss->fills.tenant->of->total * 2);", PUT)
+       "    while (!share_take(&p->ss->fills, slot_bytes))\n        share_set_total(p->ss->fills.tenant->of, p->ss->fills.tenant->of->total * 2);", PUT,
+       survives="what was promised fits already: promise() asks the same bound")
 mutant("commit-does-not-renew-a-put", "cachesvc/store/store_put.c",
        "    list_push_back(&p->commits, &c->link);\n    p->deadline = store_now(s) + s->cfg.put_ttl_ns;",
        "    list_push_back(&p->commits, &c->link);", PUT)

@@ -27,6 +27,25 @@ static void got(void *arg, int rv, const struct store_ref *ref) {
     *(int *)arg = rv;
 }
 
+/* C6: whichever write fails, of a format, a payload or a header, it is seen. */
+static void test_any_write_that_fails_is_seen(void **state) {
+    (void)state;
+    uint32_t n_tried = 0;
+    for (uint32_t k = 1; k <= 8; k++) {
+        struct store_fx f;
+        store_fx_open(&f, 8, 64);
+        f.x.fail_write = f.x.n_writes + k;
+        store_fx_put(&f, 1, 0, 4);
+        store_fx_pump(&f);
+        if (f.x.n_writes >= f.x.fail_write) {
+            n_tried++;
+            assert_int_equal(is_failing(&f), 1);
+        }
+        store_fx_close(&f);
+    }
+    assert_true(n_tried >= 5);
+}
+
 /* C5: a write that never ends. RAM serves alone, puts go on, Evict and drain answer, and when the
  * write comes back after all the disk is used again. */
 static void test_a_write_that_hangs_stops_nobody(void **state) {
@@ -247,6 +266,7 @@ static void test_drain_ends_when_all_is_on_disk(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_write_that_fails_is_seen),
         cmocka_unit_test(test_a_write_that_hangs_stops_nobody),
         cmocka_unit_test(test_a_read_that_hangs_is_a_miss),
         cmocka_unit_test(test_close_is_bounded),

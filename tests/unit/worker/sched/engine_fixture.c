@@ -296,6 +296,7 @@ static int fk_lookup(void *ctx, const struct kv_lookup *q, kv_lookup_cb cb, void
     struct kv_call *c = call_new(f, CALL_LOOKUP, arg, f->lookup_silent, ret);
     f->n_lookups++;
     c->lookup = *q;
+    f->lookup_flags = q->flags;
     c->cb.lookup = cb;
     c->rv = f->lookup_rv;
     return 0;

@@ -69,6 +69,7 @@ struct fake_remote {
     /* seen */
     uint32_t n_lookups, n_fetches, n_blocks_sent, n_puts, n_put_blocks, n_touches, n_touched_blocks;
     uint32_t n_leases_open, n_cancels;
+    uint32_t lookup_flags; /* of the last one */
 };
 
 struct engine_fx {

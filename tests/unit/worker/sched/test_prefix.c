@@ -306,6 +306,8 @@ static void test_own_pages_are_touched_in_batches(void **state) {
         uv_run(&fx.loop, UV_RUN_ONCE);
     assert_true(fx.fake.n_touches < 10);
     assert_int_equal(fx.fake.n_lookups, 1);
+    /* What is used stays warm, and holds until it is here. */
+    assert_int_equal(fx.fake.lookup_flags, MSG_LOOKUP_F_TOUCH | MSG_LOOKUP_F_LEASE);
 }
 
 static void test_cancel_during_a_fetch_lets_go_of_pages(void **state) {
