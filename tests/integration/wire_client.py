@@ -404,6 +404,23 @@ def refusals(path):
     assert flags & ERROR and e[1] == 14 and c.is_closed(), (flags, e)
 
 
+def wrong_sizes(path):
+    """A payload that is not as long as a block: nothing of it becomes visible, and nothing else suffers."""
+    control, conn = Conn(path), Conn(path)
+    m = control.call("hello", 1, hello())
+    conn.call("hello", 2, hello(m[5]))
+    digest = hashlib.sha256(DESCRIPTOR).digest()
+    ns = control.call("register_ns", 2, data(1, digest) + data(2, DESCRIPTOR) + SHAPE)[1]
+    for i, payload in ((120, PAYLOAD + PAYLOAD[:64]), (121, PAYLOAD + PAYLOAD), (122, PAYLOAD[:-64])):
+        ident = block_id(i)
+        put = control.call("put_begin", 3 * i, num(1, ns) + data(2, ident) + data(3, bytes(32)) + packed(4, [0])
+                           + packed64(5, [block_sum(RANGE_SUMS, ident)]))[1]
+        conn.s.sendall(frame("put_data", ONEWAY, 5, num(1, put) + num(2, 0) + packed64(3, RANGE_SUMS), payload))
+        done = control.call("put_commit", 3 * i + 1, num(1, put) + packed(2, [0]) + num(3, 1))
+        assert done[1] not in (b"\0", b"\1"), (len(payload), done)
+        assert control.call("lookup", 3 * i + 2, num(1, ns) + data(2, ident))[1] == b"\0", len(payload)
+
+
 def times(path):
     """A node with short limits: what a client leaves open ends by itself."""
     s = Session(path, "times")
@@ -464,6 +481,7 @@ def main():
             refusals(path)
             kept = sentences_of_reading(path), sentences_of_putting(path)
             sentences_of_sessions(path)
+            wrong_sizes(path)
             keep.call("touch", 14, num(1, 1) + data(2, block_id(1)))  # still served after all that
             assert all(k.lookup(0, 1)[1] in (b"\0", b"\1") for k in kept)
         with Node(sys.argv[1], path, "--token-file", str(tokens), "--hello-delay-ms", "10"):
