@@ -417,6 +417,22 @@ static void test_idle_connections_leave_descriptors_for_probes(void **state) {
     assert_int_equal(proc_wait(&p), 0);
 }
 
+/* F19: blocks of 4 tokens, or heads that are no multiple of 16, ran by the scalar reference and nobody was
+ * told. Right: it is said at start, where the CPU could do better. */
+static void test_attention_without_vector_instructions_is_said(void **state) {
+    (void)state;
+    static const char words[] = "attention runs without vector instructions";
+    for (int odd = 0; odd < 2; odd++) {
+        struct proc p;
+        proc_start(&p, ARGS(MODEL, "--listen", "127.0.0.1:0", "--block-tokens", odd ? "4" : "16"));
+        wait_ready(&p);
+        kill(p.pid, SIGTERM);
+        assert_int_equal(proc_wait(&p), 0);
+        bool said = strstr(p.text, words) != NULL, scalar = strstr(p.text, "isa=scalar") != NULL;
+        assert_int_equal(said, odd && !scalar);
+    }
+}
+
 /* --- what becomes of the file --- */
 
 static void overwrite(const char *path) {
@@ -544,6 +560,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_port_opens_before_the_model_is_there),
         cmocka_unit_test(test_idle_connections_leave_descriptors_for_probes),
         cmocka_unit_test(test_not_ready_before_the_cache_node_was_tried),
+        cmocka_unit_test(test_attention_without_vector_instructions_is_said),
         cmocka_unit_test(test_file_changed_under_load_changes_no_answer),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
