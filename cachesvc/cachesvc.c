@@ -92,6 +92,7 @@ static int open_pools(struct node *n, struct errbuf *eb) {
         [BOUND_READS] = {cfg->disk_queue, 1},
         [BOUND_SENDS] = {cfg->ram_bytes / 4, cfg->ram_bytes / 256},
         [BOUND_PUTS] = {cfg->max_puts, 1},
+        [BOUND_NAMESPACES] = {SESSION_MAX_NS, 1},
         [BOUND_COMMITS] = {cfg->max_commits, 1},
         [BOUND_REMOVALS] = {SVC_MAX_REMOVALS, 1}};
     int rv = session_table_init(&s->sessions, cfg->max_sessions, limits);

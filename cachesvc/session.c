@@ -179,7 +179,10 @@ bool session_may_use_ns(const struct session *s, uint32_t handle) {
     return handle > 0 && ns < SESSION_MAX_NS && (s->ns_registered[ns / 64] >> (ns % 64) & 1);
 }
 
-void session_note_ns(struct session *s, uint32_t ns) {
+bool session_note_ns(struct session *s, uint32_t ns) {
     CHECK(ns < SESSION_MAX_NS);
+    if (session_may_use_ns(s, ns + 1))
+        return false;
     s->ns_registered[ns / 64] |= 1ull << (ns % 64);
+    return true;
 }

@@ -38,6 +38,7 @@ enum bound {
     BOUND_SENDS,    /* bytes of slots that are held by frames on their way to readers */
     BOUND_PUTS,     /* open puts */
     BOUND_COMMITS,  /* commits that wait for payloads */
+    BOUND_NAMESPACES, /* namespaces that sessions brought in */
     BOUND_REMOVALS, /* Evicts and Flushes under way */
     N_BOUNDS,
 };
@@ -120,4 +121,4 @@ static inline struct session_conn *session_of(struct rpc_conn *c) {
 }
 /* Handles on the wire are the store's numbers + 1, so that 0 is never one. */
 bool session_may_use_ns(const struct session *s, uint32_t handle);
-void session_note_ns(struct session *s, uint32_t ns);
+bool session_note_ns(struct session *s, uint32_t ns); /* false: it was noted before */

@@ -97,6 +97,7 @@ void svc_on_request(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int
 
 /* svc_kv.c */
 #define SVC_MAX_DESCRIPTOR 4096u /* bytes; it stays in memory while the namespace is known */
+void svc_kv_end_session(struct cachesvc *s, struct session *ss); /* its namespaces */
 int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_touch(void *arg, struct rpc_call *call, struct errbuf *eb);

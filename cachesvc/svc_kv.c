@@ -1,21 +1,54 @@
 /* What the store answers from memory: RegisterNamespace, Lookup, Touch, Release, Heartbeat. */
 #include "cachesvc/svc.h"
 
+#include "common/check.h"
+
 #define RECALLED_MAX 256u /* told in one answer beyond the number of named leases */
 
 /* ---- RegisterNamespace ---- */
 
+/* Of a number that meant another namespace before, the text is another. */
 static int remember_descriptor(struct cachesvc *s, uint32_t ns, const struct msg_bytes *text) {
     struct svc_descriptor *d = &s->descriptor[ns];
-    if (d->text)
-        return 0; /* of the same digest, so the same text */
-    d->text = malloc(text->n + 1);
-    if (!d->text)
+    if (d->text && d->len == text->n && memcmp(d->text, text->p, text->n) == 0)
+        return 0;
+    char *own = malloc(text->n + 1);
+    if (!own)
         return ERR_NOMEM;
-    memcpy(d->text, text->p, text->n);
-    d->text[text->n] = '\0';
-    d->len = text->n;
+    memcpy(own, text->p, text->n);
+    own[text->n] = '\0';
+    free(d->text);
+    *d = (struct svc_descriptor){own, text->n};
     return 0;
+}
+
+void svc_kv_end_session(struct cachesvc *s, struct session *ss) {
+    for (uint32_t ns = 0; ns < SESSION_MAX_NS; ns++) {
+        struct store_ns_info info;
+        if (!session_may_use_ns(ss, ns + 1))
+            continue;
+        block_store_ns_drop(s->store, ns);
+        block_store_ns_info(s->store, ns, &info);
+        if (!info.is_idle)
+            continue;
+        free(s->descriptor[ns].text);
+        s->descriptor[ns] = (struct svc_descriptor){0};
+    }
+    share_give(&ss->bound[BOUND_NAMESPACES], ss->bound[BOUND_NAMESPACES].used);
+}
+
+/* Who brings a namespace in has it counted until its session ends; who joins others does not. */
+static int add_ns(struct cachesvc *s, struct session *ss, const uint8_t digest[DIGEST_BYTES],
+                  const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb) {
+    struct store_ns_info info = {.is_idle = true};
+    if (block_store_ns_find(s->store, digest, ret_ns) == 0)
+        block_store_ns_info(s->store, *ret_ns, &info);
+    if (info.is_idle && !share_take(&ss->bound[BOUND_NAMESPACES], 1))
+        return err_set(eb, ERR_BUSY, "too many namespaces came from this session");
+    int rv = block_store_ns_register(s->store, digest, shape, ret_ns, eb);
+    if (rv < 0 && info.is_idle)
+        share_give(&ss->bound[BOUND_NAMESPACES], 1);
+    return rv;
 }
 
 static int shape_of(const struct msg_register_ns_req *m, struct store_ns_shape *ret,
@@ -61,15 +94,15 @@ int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb) {
     /* What nobody has filled, a reader can't read. */
     if (ss->role == MSG_ROLE_READER && block_store_ns_find(s->store, digest, &ns) < 0)
         return err_set(eb, ERR_NOTFOUND, "RegisterNamespace: no worker has registered it here");
-    rv = block_store_ns_register(s->store, digest, &shape, &ns, eb);
+    rv = add_ns(s, ss, digest, &shape, &ns, eb);
     if (rv < 0)
         return err_wrap(eb, rv, "RegisterNamespace");
-    if (ns >= SESSION_MAX_NS)
-        return err_set(eb, ERR_BUSY, "RegisterNamespace: too many namespaces");
+    CHECK(ns < SESSION_MAX_NS); /* the store's limit */
+    if (session_note_ns(ss, ns))
+        block_store_ns_hold(s->store, ns);
     rv = remember_descriptor(s, ns, &m.descriptor);
     if (rv < 0)
         return rv;
-    session_note_ns(ss, ns);
     struct store_ns_info info;
     block_store_ns_info(s->store, ns, &info);
     struct msg_register_ns_res res = {

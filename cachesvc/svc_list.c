@@ -77,7 +77,7 @@ static int list_namespaces(struct cachesvc *s, struct rpc_call *call, const stru
         struct store_ns_info *info = &infos[res.n_namespaces];
         block_store_ns_info(s->store, (uint32_t)at, info);
         bool is_named = m->digest.n == 0 || memcmp(m->digest.p, info->digest, DIGEST_BYTES) == 0;
-        if (!is_named || !auth_ns_allowed(ss->auth, info->digest))
+        if (info->is_idle || !is_named || !auth_ns_allowed(ss->auth, info->digest))
             continue;
         text_bytes += d->len;
         if (text_bytes > LIST_TEXT_BYTES && res.n_namespaces > 0)

@@ -187,6 +187,7 @@ static void end_session(struct cachesvc *s, struct session *ss) {
     svc_fetch_end(s, ss, NULL);
     svc_put_end_session(s, ss);
     svc_admin_end_session(ss);
+    svc_kv_end_session(s, ss);
     for (uint32_t i = 0; i < SESSION_MAX_DATA; i++) {
         struct rpc_conn *c = ss->data[i].conn;
         if (!c)

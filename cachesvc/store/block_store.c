@@ -136,6 +136,7 @@ static int take_memory(struct block_store *s) {
     s->ns = alloc_array(c->max_namespaces, sizeof(*s->ns));
     s->range_sizes = alloc_array((size_t)c->max_namespaces * CHECKSUM_MAX_RANGES, sizeof(uint32_t));
     s->ns_class = alloc_array(c->max_namespaces, sizeof(*s->ns_class));
+    s->ns_entries = alloc_array(c->max_namespaces, sizeof(*s->ns_entries));
     s->sessions = alloc_array(c->max_sessions, sizeof(*s->sessions));
     s->leases = alloc_array(s->n_leases_max, sizeof(*s->leases));
     s->items = alloc_array(c->max_lease_blocks, sizeof(*s->items));
@@ -143,7 +144,7 @@ static int take_memory(struct block_store *s) {
     s->put_blks = alloc_array((size_t)c->max_puts * c->max_put_blocks, sizeof(*s->put_blks));
     s->reads = alloc_array(c->max_disk_reads, sizeof(*s->reads));
     s->behind = alloc_array(s->behind_cap, sizeof(*s->behind));
-    if (!s->ns || !s->range_sizes || !s->ns_class || !s->sessions || !s->leases || !s->items ||
+    if (!s->ns || !s->range_sizes || !s->ns_class || !s->ns_entries || !s->sessions || !s->leases || !s->items ||
         !s->puts || !s->put_blks || !s->reads || !s->behind)
         return ERR_NOMEM;
     init_pools(s);
@@ -156,6 +157,7 @@ static int take_memory(struct block_store *s) {
                             (uint64_t)c->max_puts * c->max_put_blocks);
     uint64_t cap = c->max_blocks + 2 * promised;
     int rv = cap < DIR_NONE / 4 ? dir_init(&s->dir, (uint32_t)cap, seed) : ERR_NOMEM;
+    s->dir.n_of_ns = s->ns_entries;
     s->dir.on_held = store_on_held;
     s->dir.arg = s;
     return rv < 0 ? rv : origins_init(&s->origins, c->max_blocks);
@@ -173,6 +175,7 @@ static void destroy(struct block_store *s) {
     free(s->ns);
     free(s->range_sizes);
     free(s->ns_class);
+    free(s->ns_entries);
     free(s->sessions);
     free(s->leases);
     free(s->items);
@@ -383,6 +386,32 @@ static int check_shape(const struct store_ns_shape *sh, struct errbuf *eb) {
     return 0;
 }
 
+/* Nobody has registered it and nothing is of it: a number that may mean another namespace. A removal that is
+ * being swept names namespaces by number. */
+static bool ns_is_idle(const struct block_store *s, uint32_t ns) {
+    return s->ns[ns].n_users == 0 && s->ns_entries[ns] == 0 && s->n_sweeps == 0;
+}
+
+/* A class of which no extent is, and no namespace but idle ones: those are forgotten. */
+static int reuse_class(struct block_store *s, uint32_t slot_bytes) {
+    uint64_t used = slots_classes_used(&s->ram.slots);
+    if (s->has_disk)
+        used |= slots_classes_used(&s->disk.slots);
+    for (uint32_t i = 0; i < s->n_ns; i++)
+        if (!ns_is_idle(s, i))
+            used |= 1ull << s->ns_class[i];
+    if (used == UINT64_MAX)
+        return ERR_BUSY;
+    uint32_t cls = (uint32_t)__builtin_ctzll(~used);
+    for (uint32_t i = 0; i < s->n_ns; i++)
+        if (s->ns_class[i] == cls)
+            memset(s->ns[i].digest, 0, DIGEST_BYTES);
+    slots_class_set(&s->ram.slots, cls, slot_bytes);
+    if (s->has_disk)
+        slots_class_set(&s->disk.slots, cls, slot_bytes);
+    return (int)cls;
+}
+
 static int shape_class(struct block_store *s, const struct store_ns_shape *sh,
                        uint32_t *ret_slot_bytes, struct errbuf *eb) {
     uint64_t slot = ((uint64_t)sh->payload_bytes + 12ull * sh->n_ranges + 4095) / 4096 * 4096;
@@ -396,6 +425,8 @@ static int shape_class(struct block_store *s, const struct store_ns_shape *sh,
     s->promises.unit = MAX(s->promises.unit, slot);
     s->fills.unit = MAX(s->fills.unit, slot);
     int cls = slots_class(&s->ram.slots, (uint32_t)slot);
+    if (cls == ERR_BUSY)
+        cls = reuse_class(s, (uint32_t)slot);
     if (cls >= 0 && s->has_disk)
         CHECK(slots_class(&s->disk.slots, (uint32_t)slot) ==
               cls); /* one numbering for both tiers */
@@ -427,7 +458,8 @@ int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
     int rv = check_shape(shape, eb);
     if (rv < 0)
         return rv;
-    if (block_store_ns_find(s, digest, &ns) == 0) {
+    bool is_known = block_store_ns_find(s, digest, &ns) == 0;
+    if (is_known && (same_shape(&s->ns[ns].shape, shape) || !ns_is_idle(s, ns))) {
         if (!same_shape(&s->ns[ns].shape, shape))
             return err_set(eb, ERR_INVALID, "the namespace is known with another block shape");
         if (!s->ns[ns].shape.range_sizes && shape->range_sizes) {
@@ -438,18 +470,24 @@ int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
         *ret_ns = ns;
         return 0;
     }
-    if (s->n_ns == s->cfg.max_namespaces)
-        return err_set(eb, ERR_BUSY, "%u namespaces are known, the limit", s->n_ns);
+    for (uint32_t i = 0; i < s->n_ns && !is_known; i++) {
+        is_known = s->n_ns == s->cfg.max_namespaces && ns_is_idle(s, i);
+        ns = i;
+    }
+    if (!is_known && s->n_ns == s->cfg.max_namespaces)
+        return err_set(eb, ERR_BUSY, "%u namespaces are in use, the limit", s->n_ns);
     uint32_t slot_bytes = 0;
     int cls = shape_class(s, shape, &slot_bytes, eb);
     if (cls < 0)
         return cls;
-    struct store_ns *n = &s->ns[s->n_ns];
+    if (!is_known)
+        ns = s->n_ns++;
+    struct store_ns *n = &s->ns[ns];
     *n = (struct store_ns){.slot_bytes = slot_bytes};
     memcpy(n->digest, digest, DIGEST_BYTES);
-    keep_ranges(s, s->n_ns, shape);
-    s->ns_class[s->n_ns] = (uint32_t)cls;
-    *ret_ns = s->n_ns++;
+    keep_ranges(s, ns, shape);
+    s->ns_class[ns] = (uint32_t)cls;
+    *ret_ns = ns;
     return 0;
 }
 
@@ -461,6 +499,15 @@ int block_store_ns_register(struct block_store *s, const uint8_t digest[DIGEST_B
     return store_ns_add(s, digest, shape, ret_ns, eb);
 }
 
+void block_store_ns_hold(struct block_store *s, uint32_t ns) {
+    s->ns[ns].n_users++;
+}
+
+void block_store_ns_drop(struct block_store *s, uint32_t ns) {
+    CHECK(s->ns[ns].n_users > 0);
+    s->ns[ns].n_users--;
+}
+
 uint32_t block_store_ns_count(const struct block_store *s) {
     return s->n_ns;
 }
@@ -469,6 +516,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     const struct store_ns *n = &s->ns[ns];
     *ret = (struct store_ns_info){.shape = n->shape,
                                   .slot_bytes = n->slot_bytes,
+                                  .is_idle = ns_is_idle(s, ns),
                                   .n_ram = n->n_tier[DIR_RAM],
                                   .n_disk = n->n_tier[DIR_DISK]};
     memcpy(ret->digest, n->digest, DIGEST_BYTES);

@@ -113,11 +113,14 @@ struct store_ns_shape {
     const uint32_t *range_sizes; /* [n_ranges], multiples of CHECKSUM_RANGE_ALIGN; copied. NULL in
                                   * infos: found on disk and not registered since the start */
 };
-/* *ret_ns is a small number, stable while the store is open; the same digest gives the same number.
+/* *ret_ns is a small number, the same for the same digest as long as somebody holds it or anything is there
+ * of it; then another namespace may get the number, as another slot size may get that size's place.
  * ERR_INVALID: impossible shape, or the digest is known with another one. ERR_BUSY: too many. */
 int block_store_ns_register(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
                             const struct store_ns_shape *shape, uint32_t *ret_ns,
                             struct errbuf *eb);
+void block_store_ns_hold(struct block_store *s, uint32_t ns); /* one for each drop */
+void block_store_ns_drop(struct block_store *s, uint32_t ns);
 int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST_BYTES],
                         uint32_t *ret_ns);
 
@@ -373,6 +376,7 @@ struct store_ns_info {
     uint8_t digest[DIGEST_BYTES];
     struct store_ns_shape shape;
     uint32_t slot_bytes;
+    bool is_idle;           /* not held, nothing of it is there: the number may mean another soon */
     uint64_t n_ram, n_disk; /* resident blocks */
 };
 uint32_t block_store_ns_count(const struct block_store *s);

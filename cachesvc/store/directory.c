@@ -117,6 +117,8 @@ uint32_t dir_add(struct directory *d, uint32_t ns, const struct block_id *id) {
         .ns = (uint16_t)ns,
         .state = DIR_HOLE,
     };
+    if (d->n_of_ns)
+        d->n_of_ns[ns]++;
     return idx;
 }
 
@@ -145,6 +147,8 @@ void dir_del(struct directory *d, uint32_t idx) {
     while (d->table[at] != idx)
         at = after(d, at);
     table_remove(d, at);
+    if (d->n_of_ns)
+        d->n_of_ns[e->ns]--;
     *e = (struct dir_entry){.parent = d->free_head, .child = DIR_NONE, .state = DIR_HOLE};
     d->free_head = idx;
     d->n--;

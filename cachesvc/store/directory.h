@@ -63,6 +63,7 @@ struct directory {
     uint32_t free_head; /* through .parent */
     uint32_t n_fresh;   /* entries never used yet begin here, so that start touches no memory */
     uint64_t seed;
+    uint32_t *n_of_ns; /* entries of each namespace; the owner's, may be NULL */
     /* dir_is_held() of idx has another answer now. May be NULL. */
     void (*on_held)(void *arg, uint32_t idx);
     void *arg;

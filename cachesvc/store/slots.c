@@ -66,6 +66,19 @@ int slots_class(struct slots *s, uint32_t slot_bytes) {
     return (int)s->n_classes++;
 }
 
+uint64_t slots_classes_used(const struct slots *s) {
+    uint64_t used = 0;
+    for (uint32_t e = 0; e < s->cfg.n_extents; e++)
+        if (s->ext[e].state == EXTENT_CLOSED || s->ext[e].state == EXTENT_OPEN)
+            used |= 1ull << s->ext[e].cls;
+    return used;
+}
+
+void slots_class_set(struct slots *s, uint32_t cls, uint32_t slot_bytes) {
+    CHECK(cls < s->n_classes && slots_per_extent(s, slot_bytes) > 0);
+    s->class_bytes[cls] = slot_bytes;
+}
+
 static uint32_t *avail_head(struct slots *s, uint32_t ext) {
     return &s->class_avail[s->ext[ext].cls][slots_is_reserve(s, ext)];
 }

@@ -64,6 +64,10 @@ void slots_fini(struct slots *s);
 /* Class for a slot size (a multiple of 4096), made on first use. ERR_INVALID: does not fit an
  * extent or is under the minimum; ERR_BUSY: too many sizes. */
 int slots_class(struct slots *s, uint32_t slot_bytes);
+/* Bit c: class c has extents. One step an extent. */
+uint64_t slots_classes_used(const struct slots *s);
+/* Another slot size for a class that has none. */
+void slots_class_set(struct slots *s, uint32_t cls, uint32_t slot_bytes);
 uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes);
 
 /* SLOT_NONE: no open extent of the class has a free slot. */

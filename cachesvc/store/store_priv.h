@@ -36,6 +36,7 @@ struct store_ns {
     uint8_t digest[DIGEST_BYTES];
     struct store_ns_shape shape;
     uint32_t slot_bytes;
+    uint32_t n_users; /* block_store_ns_hold() */
     uint64_t n_blocks, n_tier[DIR_TIERS]; /* resident; by tier */
 };
 
@@ -136,6 +137,7 @@ struct block_store {
     struct store_ns *ns; /* [max_namespaces] */
     uint32_t *range_sizes; /* [max_namespaces][CHECKSUM_MAX_RANGES] */
     uint32_t *ns_class;
+    uint32_t *ns_entries; /* in the directory */
     uint32_t n_ns;
 
     uint64_t seq, lease_serial, put_serial;

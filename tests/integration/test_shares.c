@@ -234,8 +234,8 @@ static void test_a_reader_that_goes_leaves_no_slot_held(void **state) {
     raw_peer_close(&p);
     assert_true(test_loop_until_fn(&w->f.tl, is_alone, w));
     assert_int_equal(refs(w), 0);
-    for (int i = 0; i < N_BOUNDS; i++)
-        assert_int_equal(svc(w)->sessions.bound[i].used, 0);
+    for (int i = 0; i < N_BOUNDS; i++) /* the worker's own namespace stays */
+        assert_int_equal(svc(w)->sessions.bound[i].used, i == BOUND_NAMESPACES);
 }
 
 /* A1: frames under way hold slots of the RAM tier: a session's share of them, and others go on. */
@@ -334,6 +334,60 @@ static void test_commits_that_wait_stop_nobody(void **state) {
     raw_peer_close(&h);
 }
 
+/* ---- namespaces ---- */
+
+static int register_one(struct raw *r, uint32_t name, uint32_t bytes) {
+    char text[64];
+    uint8_t digest[DIGEST_BYTES];
+    size_t n = (size_t)snprintf(text, sizeof(text), "name=%u\n", name);
+    digest_sha256(text, n, digest);
+    struct msg_register_ns_req q = {.digest = {digest, DIGEST_BYTES},
+                                    .descriptor = {(const uint8_t *)text, n},
+                                    .range_sizes = &bytes,
+                                    .n_range_sizes = 1,
+                                    .n_full = 1,
+                                    .seg_blocks = 8};
+    assert_true(raw_answer(r, RAW_SEND(r, register_ns_req, WIRE_REGISTER_NS, &q)));
+    return raw_error(r);
+}
+
+/* A7: 256 namespaces, or 64 sizes, of a session that has long ended: every new one was refused until the node
+ * restarted. While it lives it has its share of them. */
+static void test_namespaces_and_sizes_come_back(void **state) {
+    struct world *w = *state;
+    uint32_t n = 0;
+    work_starts(w);
+    for (uint32_t round = 0; round < 3; round++) {
+        struct raw_peer h, p;
+        uint32_t made = 0;
+        raw_peer_open(&h, &w->f, 0);
+        while (made < 300 && register_one(&h.control, n++, 4096 * (1 + made % 50)) == 0)
+            made++;
+        assert_int_equal(raw_error(&h.control), ERR_BUSY);
+        assert_in_range(made, SESSION_MAX_NS / 2, SESSION_MAX_NS - SESSION_MAX_NS / 8);
+        raw_peer_open(&p, &w->f, 0); /* who comes has its own */
+        for (uint32_t i = 0; i < 8; i++)
+            assert_int_equal(register_one(&p.control, n++, 4096 * (51 + i)), 0);
+        work_goes_on(w, 100 + round);
+        raw_peer_close(&p);
+        raw_peer_close(&h);
+        assert_true(test_loop_until_fn(&w->f.tl, is_alone, w));
+        for (uint32_t i = 0; i < SESSION_MAX_NS; i++) /* the fixture's own alone */
+            if (svc(w)->descriptor[i].text)
+                assert_string_equal(svc(w)->descriptor[i].text, NODE_DESCRIPTOR);
+    }
+    /* 120 sizes one after the other, of 64 that there can be at a time. */
+    for (uint32_t round = 0; round < 3; round++) {
+        struct raw_peer p;
+        raw_peer_open(&p, &w->f, 0);
+        for (uint32_t i = 0; i < 40; i++)
+            assert_int_equal(register_one(&p.control, n++, 64 * 1024 + 4096 * (round * 40 + i)), 0);
+        raw_peer_close(&p);
+        assert_true(test_loop_until_fn(&w->f.tl, is_alone, w));
+    }
+    work_goes_on(w, 200);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -347,6 +401,7 @@ int main(void) {
         T(test_bytes_under_way_are_shared),
         T(test_a_reader_below_the_least_rate_is_dropped),
         T(test_commits_that_wait_stop_nobody),
+        T(test_namespaces_and_sizes_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
