@@ -173,7 +173,7 @@ static void on_put(void *arg, int rv, const struct kv_put_res *res) {
     c->done = true;
 }
 
-static int put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie,
+int node_put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie,
                     int *status) {
     struct block_id *ids = calloc(first + n, sizeof(*ids));
     uint8_t *bytes = malloc((size_t)n * NODE_PAYLOAD);
@@ -241,7 +241,7 @@ int node_put(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, i
              int *status) {
     int rv = 0;
     for (int i = 0; i < 500; i++) {
-        rv = put_once(f, tag, first, n, lie, status);
+        rv = node_put_once(f, tag, first, n, lie, status);
         bool is_busy = false;
         for (uint32_t k = 0; rv == 0 && k < n; k++)
             is_busy |= status[k] == ERR_BUSY;

@@ -54,6 +54,8 @@ void node_payload(uint32_t tag, uint32_t pos, uint8_t *ret); /* [NODE_PAYLOAD] *
 
 /* Put blocks [first, first+n) of chain tag; lie >= 0: that block's announced checksum is wrong; status[n]. */
 int node_put(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie, int *status);
+/* The same without trying again where a block is BUSY. */
+int node_put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie, int *status);
 /* Fetch them; checks every byte of what came; status[n]. */
 int node_fetch(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int *status);
 /* Resident prefix of chain tag, of n blocks; keeps no lease. */

@@ -171,11 +171,15 @@ int raw_register(struct raw *r, const char *descriptor, uint32_t *ret_handle) {
 }
 
 void raw_peer_open(struct raw_peer *p, struct node_fixture *f, int data_rcvbuf) {
+    raw_peer_open_as(p, f, MSG_ROLE_WORKER, data_rcvbuf);
+}
+
+void raw_peer_open_as(struct raw_peer *p, struct node_fixture *f, uint32_t role, int data_rcvbuf) {
     raw_open(&p->control, f, 0);
-    CHECK(raw_hello(&p->control, MSG_ROLE_WORKER, NULL, NULL) == 0);
+    CHECK(raw_hello(&p->control, role, NULL, NULL) == 0);
     CHECK(raw_register(&p->control, NODE_DESCRIPTOR, &p->handle) == 0);
     raw_open(&p->data, f, data_rcvbuf);
-    CHECK(raw_hello(&p->data, MSG_ROLE_WORKER, NULL, &p->control) == 0);
+    CHECK(raw_hello(&p->data, role, NULL, &p->control) == 0);
 }
 
 void raw_peer_close(struct raw_peer *p) {

@@ -61,4 +61,5 @@ struct raw_peer {
     uint32_t handle;
 };
 void raw_peer_open(struct raw_peer *p, struct node_fixture *f, int data_rcvbuf);
+void raw_peer_open_as(struct raw_peer *p, struct node_fixture *f, uint32_t role, int data_rcvbuf);
 void raw_peer_close(struct raw_peer *p);
