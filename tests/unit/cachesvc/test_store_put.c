@@ -84,6 +84,7 @@ static void test_shapes(void **state) {
     assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), 0);
     assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), 0);
     assert_int_equal(again, ns);
+    block_store_ns_hold(f.s, ns);
     sh.seg_blocks++;
     assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), ERR_INVALID);
     sh.seg_blocks--;
@@ -93,6 +94,8 @@ static void test_shapes(void **state) {
     sizes[2] += 64;
     sizes[3] -= 64;
     assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), ERR_INVALID);
+    block_store_ns_drop(f.s, ns); /* nobody's and empty: what was said of it binds nobody */
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &again, NULL), 0);
     store_fx_close(&f);
 }
 
