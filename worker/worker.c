@@ -108,8 +108,8 @@ static bool is_ready(void *arg, struct strbuf *json) {
  * has come to something (2 s at most): the first requests would be computed although what they need is
  * there. */
 static void begin_serving(struct worker *w) {
-    if (w->is_serving || !w->is_warm || w->untried)
-        return;
+    if (w->is_serving || w->is_closing || !w->is_warm || w->untried)
+        return; /* closing: nodes still come and go, HTTP is gone */
     w->is_serving = true;
     svc_ready(w->svc, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
               w->name);
