@@ -301,6 +301,27 @@ static void test_signals_are_seen_before_they_close(void **state) {
     assert_int_equal(proc_wait(&p), 0);
 }
 
+/* A cache node that is not there is tried again while the worker closes: the attempt that failed then asked a
+ * closed HTTP server for its port. The client that lingers keeps the close going for a second. */
+static void test_absent_node_does_not_spoil_the_end(void **state) {
+    (void)state;
+    struct proc p;
+    static char text[1 << 16];
+    char addr[64];
+    uint16_t closed;
+    int held = held_port(&closed, false);
+    snprintf(addr, sizeof(addr), "127.0.0.1:%u", closed);
+    proc_start(&p, ARGS(MODEL, "--listen", "127.0.0.1:0", "--cache", addr));
+    wait_ready(&p);
+    int fd = http_connect(proc_port(&p));
+    http_send(fd, "GET", "/v1/models", "");
+    assert_true(read(fd, text, sizeof(text)) > 0); /* "Connection: close", and it stays */
+    kill(p.pid, SIGTERM);
+    assert_int_equal(proc_wait(&p), 0);
+    close(fd);
+    close(held);
+}
+
 static uint16_t free_port(void) {
     uint16_t port;
     close(held_port(&port, false));
@@ -558,6 +579,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_serves_without_its_cache_node_and_drains),
         cmocka_unit_test(test_signals_are_seen_before_they_close),
         cmocka_unit_test(test_port_opens_before_the_model_is_there),
+        cmocka_unit_test(test_absent_node_does_not_spoil_the_end),
         cmocka_unit_test(test_idle_connections_leave_descriptors_for_probes),
         cmocka_unit_test(test_not_ready_before_the_cache_node_was_tried),
         cmocka_unit_test(test_attention_without_vector_instructions_is_said),
