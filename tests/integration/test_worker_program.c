@@ -109,16 +109,16 @@ static double series(const char *text, const char *begin) {
 static void test_bad_starts_end_with_a_message(void **state) {
     (void)state;
     expect_refused(ARGS("--listen", "127.0.0.1:0"), 3, "--model");
-    expect_refused(ARGS("--model", "/nonexistent", QUICK), 3, "/nonexistent");
+    expect_refused(ARGS("--model", "/nonexistent", QUICK, "--listen", "127.0.0.1:0"), 3, "/nonexistent");
     expect_refused(ARGS("--no-such-option"), 2, "no-such-option");
-    expect_refused(ARGS(MODEL, "--isa", "abacus"), 3, "abacus");
-    expect_refused(ARGS(MODEL, "--kv-dtype", "q8_0"), 3, "q8_0");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--isa", "abacus"), 3, "abacus");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-dtype", "q8_0"), 3, "q8_0");
     expect_refused(ARGS(MODEL, "--listen", "0.0.0.0:0"), 3, "not loopback");
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--cache", "nowhere"), 3, "nowhere");
-    expect_refused(ARGS(MODEL, "--kv-bytes", "64k", "--block-tokens", "1024"), 3, "--kv-bytes");
-    expect_refused(ARGS(MODEL, "--chunk-tokens", "4"), 3, "--chunk-tokens");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-bytes", "64k", "--block-tokens", "1024"), 3, "--kv-bytes");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--chunk-tokens", "4"), 3, "--chunk-tokens");
     /* F13: it was "ready", and killed for memory later without a word */
-    expect_refused(ARGS(MODEL, "--kv-bytes", "16t"), 3, "more than the memory there is");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-bytes", "16t"), 3, "more than the memory there is");
 }
 
 /* An address that nobody else can take while the test holds the socket. */
