@@ -22,7 +22,8 @@ static uint64_t clamp(uint64_t v, uint64_t lo, uint64_t hi) {
 
 static void set_defaults(struct block_store_cfg *c) {
     DEFAULT(c->min_slot_bytes, 64u << 10);
-    DEFAULT(c->ram_extent_bytes, clamp(c->ram_bytes / 16 / 4096 * 4096, 8ull << 20, 64ull << 20));
+    uint64_t extent = clamp(c->ram_bytes / 16 / 4096 * 4096, 8ull << 20, 64ull << 20);
+    DEFAULT(c->ram_extent_bytes, slots_fit_extent(ram_tier_room(c->ram_bytes, c->min_slot_bytes), extent));
     if (c->disk_bytes)
         DEFAULT(c->bounce_bytes, c->ram_extent_bytes);
     uint64_t blocks = (c->ram_bytes + c->disk_bytes) / (256u << 10);
@@ -536,4 +537,6 @@ void block_store_stats(const struct block_store *s, struct block_store_stats *re
     ret->now.max_blocks = s->cfg.max_blocks;
     ret->now.put_bytes = s->fills.used;
     ret->now.promised_bytes = s->promises.used;
+    ret->now.ram_lost_bytes = s->ram.slots.lost_bytes;
+    ret->now.disk_lost_bytes = s->has_disk ? s->disk.slots.lost_bytes : 0;
 }

@@ -431,6 +431,8 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
 #define STORE_GAUGES(X)                                                                            \
     X(ram_bytes, "RAM tier size")                                                                  \
     X(ram_used_bytes, "RAM slots in use")                                                          \
+    X(ram_lost_bytes, "RAM in extents whose slots do not fill them")                               \
+    X(disk_lost_bytes, "disk in extents whose slots do not fill them")                             \
     X(disk_bytes, "disk tier size")                                                                \
     X(disk_used_bytes, "disk slots in use")                                                        \
     X(blocks, "resident blocks")                                                                   \

@@ -82,7 +82,9 @@ static uint64_t choose_extent(const struct disk_tier_cfg *cfg) {
         return cfg->extent_bytes;
     uint64_t each = cfg->disk_bytes / 16 / DISK_PAGE * DISK_PAGE;
     uint64_t least = cfg->disk_bytes / SLOTS_MAX_EXTENTS / DISK_PAGE * DISK_PAGE + DISK_PAGE;
-    return MAX(least, MAX(EXTENT_SMALLEST, MIN(each, EXTENT_DEFAULT)));
+    uint64_t want = MAX(least, MAX(EXTENT_SMALLEST, MIN(each, EXTENT_DEFAULT)));
+    uint64_t head = DISK_LOG_OFF + log_bytes_new(cfg);
+    return slots_fit_extent(cfg->disk_bytes - MIN(head, cfg->disk_bytes), want);
 }
 
 static int check_size(const struct disk_tier *t, const char *path, const struct disk_super *s,

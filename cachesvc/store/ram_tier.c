@@ -74,10 +74,19 @@ static void *touch_extents(void *arg) {
     return NULL;
 }
 
+static uint64_t head_bytes(uint64_t ram_bytes, uint32_t min_slot_bytes) {
+    return round_up(ram_bytes / min_slot_bytes * sizeof(uint64_t), PAGE);
+}
+
+uint64_t ram_tier_room(uint64_t ram_bytes, uint32_t min_slot_bytes) {
+    uint64_t head = head_bytes(ram_bytes, min_slot_bytes);
+    return ram_bytes - MIN(head, ram_bytes);
+}
+
 static int cut(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb) {
-    uint64_t head = round_up(cfg->ram_bytes / cfg->min_slot_bytes * sizeof(uint64_t), PAGE);
+    uint64_t head = head_bytes(cfg->ram_bytes, cfg->min_slot_bytes);
     CHECK(cfg->extent_bytes > 0);
-    uint64_t n = (cfg->ram_bytes - MIN(head, cfg->ram_bytes)) / cfg->extent_bytes;
+    uint64_t n = ram_tier_room(cfg->ram_bytes, cfg->min_slot_bytes) / cfg->extent_bytes;
     uint64_t n_reserve = (cfg->bounce_bytes + cfg->extent_bytes - 1) / cfg->extent_bytes;
     if (n <= n_reserve) /* whole MiB, with room for the larger head that these need */
         return err_set(eb, ERR_INVALID,

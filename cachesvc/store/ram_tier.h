@@ -45,6 +45,8 @@ struct ram_tier {
     atomic_uint n_touched; /* extents whose pages are there */
 };
 
+/* What a memory file of that size has for extents, behind its generation table. */
+uint64_t ram_tier_room(uint64_t ram_bytes, uint32_t min_slot_bytes);
 int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb);
 void ram_tier_fini(struct ram_tier *t);
 

@@ -22,6 +22,11 @@ uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes) {
     return n < IDX_NONE ? (uint32_t)n : IDX_NONE - 1u;
 }
 
+uint64_t slots_fit_extent(uint64_t tier_bytes, uint64_t want) {
+    uint64_t n = tier_bytes / (want + want / 128);
+    return tier_bytes / MAX(n, 1u) / 4096 * 4096;
+}
+
 int slots_init(struct slots *s, const struct slots_cfg *cfg) {
     *s = (struct slots){.cfg = *cfg};
     if (cfg->n_extents > SLOTS_MAX_EXTENTS || cfg->n_reserve > cfg->n_extents ||

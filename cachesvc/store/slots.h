@@ -68,6 +68,9 @@ int slots_class(struct slots *s, uint32_t slot_bytes);
 uint64_t slots_classes_used(const struct slots *s);
 /* Another slot size for a class that has none. */
 void slots_class_set(struct slots *s, uint32_t cls, uint32_t slot_bytes);
+/* Size of extents for a tier of that many bytes, about `want` and of use to the last byte: a little
+ * above a power of two, so that blocks of one, with their sums behind them, fill an extent. */
+uint64_t slots_fit_extent(uint64_t tier_bytes, uint64_t want);
 uint32_t slots_per_extent(const struct slots *s, uint32_t slot_bytes);
 
 /* SLOT_NONE: no open extent of the class has a free slot. */
