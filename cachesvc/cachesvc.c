@@ -179,6 +179,7 @@ static int open_store(struct cachesvc *s, struct errbuf *eb) {
                                 .disk_bytes = has_disk ? cfg->disk_bytes : 0,
                                 .data_dir = has_disk ? cfg->disk_dir : NULL,
                                 .min_slot_bytes = cfg->min_slot_bytes,
+                                .no_huge_pages = !cfg->huge_pages,
                                 .max_blocks = cfg->max_blocks,
                                 .max_namespaces = SESSION_MAX_NS,
                                 .max_sessions = cfg->max_sessions,

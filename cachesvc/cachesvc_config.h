@@ -23,6 +23,8 @@
     X(advertise, STR, "", 0, 256, false,                                                           \
       "address for clients in the index; empty: the first --listen")                               \
     X(ram_bytes, U64, 1ull << 30, 1ull << 20, 1ull << 44, false, "RAM tier, bytes")                \
+    X(huge_pages, BOOL, true, 0, 0, false,                                                         \
+      "RAM tier in huge pages where the machine has some reserved")                                \
     X(disk_dir, STR, "", 0, 4000, false, "directory of the disk tier; empty: none")                \
     X(disk_bytes, U64, 0, 0, 1ull << 50, false,                                                    \
       "disk tier, bytes, allocated at start; 0: none")                                             \

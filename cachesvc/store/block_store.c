@@ -334,6 +334,9 @@ void block_store_tick(struct block_store *s) {
         return;
     }
     uint64_t now = store_now(s);
+    const char *text = ram_tier_note(&s->ram);
+    if (text)
+        note(s, STORE_NOTE_WARN, text);
     store_put_tick(s, now);
     store_lease_tick(s, now);
     store_evict_tick(s, now);

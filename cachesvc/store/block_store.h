@@ -50,7 +50,8 @@ struct block_store_cfg {
     uint64_t max_put_bytes;    /* slots of all open puts, and as much promised; 0: a quarter of ram_bytes */
     uint64_t lease_ttl_ns;     /* 0: 5 s; a lease ends unless it is renewed */
     uint64_t put_ttl_ns;       /* 0: 30 s; a put without progress is aborted */
-    bool no_huge_pages, no_background_touch; /* tests: 4 KiB pages, all slots open at once */
+    bool no_huge_pages;
+    bool no_background_touch; /* tests: all slots open at once */
     bool buffered_io;                        /* tests and odd file systems: never try O_DIRECT */
     bool disk_reformat;         /* a block file that would be refused is replaced by a new one */
     uint32_t removal_records;   /* of the log, for a new file; 0: 65,536 */

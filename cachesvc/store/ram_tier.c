@@ -42,36 +42,88 @@ static int map_file(struct ram_tier *t, unsigned flags) {
     return 0;
 }
 
-static int map_any(struct ram_tier *t, bool huge_pages, struct errbuf *eb) {
-    /* The kernel reserves huge pages at mmap(), so a failure shows here and not as SIGBUS later. */
-    t->huge = huge_pages && map_file(t, MFD_HUGETLB) == 0;
-    if (t->huge)
-        return 0;
-    int rv = map_file(t, 0);
-    if (rv < 0)
-        return err_set(eb, rv, "RAM tier of %llu bytes: %s", (unsigned long long)t->bytes,
-                       err_text(rv));
-    if (huge_pages)
-        (void)madvise(t->base, t->bytes,
-                      MADV_HUGEPAGE); /* a hint; most hosts refuse it for memory files */
+static void unmap(struct ram_tier *t) {
+    if (t->base)
+        munmap(t->base, t->bytes);
+    if (t->fd >= 0)
+        close(t->fd);
+    t->base = NULL;
+    t->fd = -1;
+}
+
+/* Makes pages be there. A reservation is no allocation: a limit of a container on huge pages shows at
+ * the first touch, as a signal (Bus error) to whoever touches, and as an error here. 0 or -errno. */
+static int populate(const struct ram_tier *t, uint64_t off, uint64_t len) {
+    uint64_t unit = t->huge ? HUGE_PAGE : PAGE, from = off / unit * unit;
+    uint64_t to = MIN(round_up(off + len, unit), t->bytes);
+    return madvise(t->base + from, to - from, MADV_POPULATE_WRITE) == 0 ? 0 : -errno;
+}
+
+static bool map_huge(struct ram_tier *t, const struct ram_tier_cfg *cfg) {
+    if (map_file(t, MFD_HUGETLB) < 0)
+        return false; /* none reserved on this machine, as on most */
+    t->huge = true;
+    int rv = populate(t, 0, t->slots.cfg.base_off);
+    if (rv == 0)
+        return true;
+    unmap(t);
+    t->huge = false;
+    t->bytes = cfg->ram_bytes;
+    snprintf(t->note, sizeof(t->note),
+             "huge pages are there but may not be used (%s; a limit on them?): the RAM tier has "
+             "normal pages; --huge-pages=false says so at once",
+             err_text(rv));
+    return false;
+}
+
+static int map_any(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb) {
+    if (!cfg->huge_pages || !map_huge(t, cfg)) {
+        int rv = map_file(t, 0);
+        if (rv < 0)
+            return err_set(eb, rv, "RAM tier of %llu bytes: %s", (unsigned long long)t->bytes,
+                           err_text(rv));
+        if (cfg->huge_pages) /* a hint; most hosts refuse it for memory files */
+            (void)madvise(t->base, t->bytes, MADV_HUGEPAGE);
+    }
+    (void)madvise(t->base, t->bytes, MADV_DONTDUMP); /* what clients said is in no core file */
     return 0;
 }
 
 /* Extents come in order, so "touched" is one number. Faulting by the kernel where it can, else a
- * byte a page. */
+ * byte a page. What can't be had is never opened. */
 static void *touch_extents(void *arg) {
     struct ram_tier *t = arg;
     const struct slots_cfg *c = &t->slots.cfg;
     for (uint32_t i = 0; i < c->n_extents && !atomic_load(&t->stop); i++) {
         /* The reserve lies at the end and must serve first. */
         uint32_t ext = (i + c->n_extents - c->n_reserve) % c->n_extents;
-        uint8_t *p = t->base + slots_extent_off(&t->slots, ext);
-        if (madvise(p, c->extent_bytes, MADV_POPULATE_WRITE) != 0)
-            for (uint64_t off = 0; off < c->extent_bytes; off += PAGE)
-                ((volatile uint8_t *)p)[off] = 0;
+        uint64_t from = slots_extent_off(&t->slots, ext);
+        int rv = populate(t, from, c->extent_bytes);
+        if (rv < 0 && (t->huge || rv != -EINVAL)) {
+            atomic_store(&t->touch_rv, rv);
+            break;
+        }
+        for (uint64_t off = 0; rv < 0 && off < c->extent_bytes; off += PAGE) /* an old kernel */
+            ((volatile uint8_t *)t->base)[from + off] = 0;
         atomic_store_explicit(&t->n_touched, i + 1, memory_order_release);
     }
     return NULL;
+}
+
+const char *ram_tier_note(struct ram_tier *t) {
+    int rv = atomic_load_explicit(&t->touch_rv, memory_order_relaxed);
+    if (rv != 0 && !t->is_told) {
+        t->is_told = true;
+        snprintf(t->note, sizeof(t->note),
+                 "of the RAM tier only %llu bytes can be had: %s",
+                 (unsigned long long)atomic_load(&t->n_touched) * t->slots.cfg.extent_bytes,
+                 err_text(rv));
+    }
+    if (!t->note[0])
+        return NULL;
+    memcpy(t->said, t->note, sizeof(t->said));
+    t->note[0] = '\0';
+    return t->said;
 }
 
 static uint64_t head_bytes(uint64_t ram_bytes, uint32_t min_slot_bytes) {
@@ -119,7 +171,7 @@ int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct err
         (struct ram_tier){.fd = -1, .bytes = cfg->ram_bytes, .min_slot_bytes = cfg->min_slot_bytes};
     int rv = cut(t, cfg, eb);
     if (rv == 0)
-        rv = map_any(t, cfg->huge_pages, eb);
+        rv = map_any(t, cfg, eb);
     if (rv < 0) {
         ram_tier_fini(t);
         return rv;
@@ -136,8 +188,8 @@ int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct err
     if (cfg->background_touch) {
         atomic_store(&t->n_touched, 0);
         t->toucher_runs = pthread_create(&t->toucher, NULL, touch_extents, t) == 0;
-        if (!t->toucher_runs) /* slower first writes, nothing else */
-            atomic_store(&t->n_touched, t->slots.cfg.n_extents);
+        if (!t->toucher_runs) /* a later start, nothing else */
+            (void)touch_extents(t);
     }
     return 0;
 }
@@ -147,10 +199,7 @@ void ram_tier_fini(struct ram_tier *t) {
         atomic_store(&t->stop, true);
         pthread_join(t->toucher, NULL);
     }
-    if (t->base)
-        munmap(t->base, t->bytes);
-    if (t->fd >= 0)
-        close(t->fd);
+    unmap(t);
     slots_fini(&t->slots);
     free(t->side);
     *t = (struct ram_tier){.fd = -1};

@@ -1,13 +1,15 @@
 /* ram_tier.h - the RAM tier: one memory file of ram_bytes, cut into extents and slots.
  *
  *   file:  u64 generation [ram_bytes / min_slot_bytes], rounded up to a page; then the extents, the
- * last of which are the reserve for disk reads when nothing is free
+ *          last of which are the reserve for disk reads when nothing is free
  *
  * The generation of a slot at file offset o is entry o / min_slot_bytes of the table (slots are
  * never smaller, so no two share one). It is bumped before the bytes of a slot may change; a reader
- * that mapped the file compares it before and after (ARCHITECTURE.md, "Same host"). Thread:  loop thread; a thread of
- * its own touches the pages at start, and an extent is used only then. Memory:  mapped in
- * ram_tier_init(). Units: bytes. */
+ * that mapped the file compares it before and after (ARCHITECTURE.md, "Same host").
+ * Thread:  loop thread; a thread of its own touches the pages at start, and an extent is used only
+ *          then.
+ * Memory:  mapped in ram_tier_init(), of huge pages where they can be had; never in a core file.
+ * Units:   bytes. */
 #pragma once
 
 #include <stdatomic.h>
@@ -38,17 +40,22 @@ struct ram_tier {
     struct ram_slot *side; /* [slots_dense] */
     uint64_t n_refs;       /* slots with refs > 0 */
     bool huge;
+    char note[256], said[256]; /* said: what ram_tier_note() gave last */
+    bool is_told;
 
     pthread_t toucher;
     bool toucher_runs;
     atomic_bool stop;
     atomic_uint n_touched; /* extents whose pages are there */
+    atomic_int touch_rv;   /* why there will be no more */
 };
 
 /* What a memory file of that size has for extents, behind its generation table. */
 uint64_t ram_tier_room(uint64_t ram_bytes, uint32_t min_slot_bytes);
 int ram_tier_init(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf *eb);
 void ram_tier_fini(struct ram_tier *t);
+/* What an operator should know, said once; NULL: nothing new. */
+const char *ram_tier_note(struct ram_tier *t);
 
 /* Free slot of the class, from an extent of it or from a free one; bumps its generation. SLOT_NONE:
  * make room first. The owner holds it until ram_tier_disown(). */
