@@ -22,7 +22,9 @@ static uint64_t clamp(uint64_t v, uint64_t lo, uint64_t hi) {
 
 static void set_defaults(struct block_store_cfg *c) {
     DEFAULT(c->min_slot_bytes, 64u << 10);
-    uint64_t extent = clamp(c->ram_bytes / 16 / 4096 * 4096, 8ull << 20, 64ull << 20);
+    /* Several even in a small tier: one is the reserve for disk reads. */
+    uint64_t least = MIN(8ull << 20, c->ram_bytes / 4);
+    uint64_t extent = clamp(c->ram_bytes / 16, least, 64ull << 20) / 4096 * 4096;
     DEFAULT(c->ram_extent_bytes, slots_fit_extent(ram_tier_room(c->ram_bytes, c->min_slot_bytes), extent));
     if (c->disk_bytes)
         DEFAULT(c->bounce_bytes, c->ram_extent_bytes);
