@@ -486,7 +486,7 @@ def main():
             assert all(k.lookup(0, 1)[1] in (b"\0", b"\1") for k in kept)
         with Node(sys.argv[1], path, "--token-file", str(tokens), "--hello-delay-ms", "10"):
             sentences_of_operators(path, TOKENS)
-        with Node(sys.argv[1], path, "--hello-timeout-ms", "300", "--frame-timeout-ms", "300", "--session-silence-ms", "1000",
+        with Node(sys.argv[1], path, "--hello-timeout-ms", "1500", "--frame-timeout-ms", "800", "--session-silence-ms", "2500",
                   "--lease-ttl-ms", "300", "--put-ttl-ms", "300"):
             times(path)
     print("ok")
