@@ -457,6 +457,13 @@ static void on_front_closed(void *arg) {
     part_closed(arg, close_store);
 }
 
+/* Until here connections end one by one, and what ends with them asks the server for its scratch. */
+static void on_rpc_closed(void *arg) {
+    struct node *n = arg;
+    n->svc.rpc = NULL;
+    on_front_closed(n);
+}
+
 void cachesvc_close(struct cachesvc *s, void (*cb)(void *arg), void *arg) {
     struct node *n = node_of(s);
     CHECK(s->phase != SVC_STOPPING);
@@ -466,7 +473,7 @@ void cachesvc_close(struct cachesvc *s, void (*cb)(void *arg), void *arg) {
     n->closing = 1;
     if (s->rpc) {
         n->closing++;
-        rpc_server_close(TAKE_PTR(s->rpc), on_front_closed, n);
+        rpc_server_close(s->rpc, on_rpc_closed, n);
     }
     if (s->http) {
         n->closing++;

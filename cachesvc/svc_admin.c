@@ -123,7 +123,8 @@ struct evict_ctx {
     struct rpc_conn *conn; /* referenced */
     struct wire_hdr hdr;
     uint64_t deadline_ns; /* 0: none */
-    bool dry_run, is_answered;
+    bool dry_run;
+    bool is_answered; /* or nobody is left to answer: its time or its session was over first */
 };
 
 static const char *refusal(int rv) {
@@ -139,23 +140,26 @@ static const char *refusal(int rv) {
     }
 }
 
-static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
-    struct evict_ctx *ctx = arg;
-    struct cachesvc *s = ctx->svc;
+static void answer_evict(struct evict_ctx *ctx, int rv, uint64_t n_blocks, uint64_t bytes) {
     struct bump *scratch;
     struct buf *out;
-    rpc_server_scratch(s->rpc, &scratch, &out);
+    rpc_server_scratch(ctx->svc->rpc, &scratch, &out);
     struct msg_evict_res res = {.blocks = n_blocks,
                                 .bytes = bytes,
                                 .deferred = ctx->e.n_deferred,
                                 .puts_aborted = ctx->e.n_aborted,
                                 .before_ms = ctx->e.before_ms};
-    if (ctx->is_answered) {
-        /* its time was over before the disk had it */
-    } else if (rv < 0)
+    if (rv < 0)
         (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, rv, refusal(rv));
     else if (wire_msg_evict_res_encode(scratch, &res, out) == 0)
         (void)rpc_conn_reply(ctx->conn, &ctx->hdr, true, out->data, out->len, NULL);
+}
+
+static void on_evicted(void *arg, int rv, uint64_t n_blocks, uint64_t bytes) {
+    struct evict_ctx *ctx = arg;
+    struct cachesvc *s = ctx->svc;
+    if (!ctx->is_answered)
+        answer_evict(ctx, rv, n_blocks, bytes);
     if (!ctx->dry_run)
         log_info(s->log, "blocks removed by an operator", "blocks=%llu bytes=%llu rv=%s",
                  (unsigned long long)n_blocks, (unsigned long long)bytes, err_name(rv));
@@ -208,7 +212,10 @@ void svc_admin_tick(struct cachesvc *s) {
 void svc_admin_end_session(struct session *ss) {
     for (struct list *l; (l = list_pop_front(&ss->removals));) {
         share_give(&ss->bound[BOUND_REMOVALS], 1);
-        LIST_ENTRY(l, struct evict_ctx, link)->session = NULL;
+        struct evict_ctx *ctx = LIST_ENTRY(l, struct evict_ctx, link);
+        ctx->session = NULL;
+        /* The disk may finish when even the server is gone, as it does while the node closes. */
+        ctx->is_answered = true;
     }
 }
 
