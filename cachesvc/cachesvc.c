@@ -109,7 +109,8 @@ static int open_pools(struct node *n, struct errbuf *eb) {
     return rv < 0 ? err_set(eb, rv, "pools of sessions, fetches and puts: %s", err_text(rv)) : 0;
 }
 
-static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES],
+                           const struct block_id *first) {
     struct cachesvc *s = arg;
     if (!s->index)
         return; /* closing */
@@ -117,7 +118,8 @@ static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES], const 
     s->index->ops->publish(s->index, &seg);
 }
 
-static void on_seg_gone(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+static void on_seg_gone(void *arg, const uint8_t digest[DIGEST_BYTES],
+                        const struct block_id *first) {
     struct cachesvc *s = arg;
     if (!s->index)
         return;
@@ -239,20 +241,21 @@ static int open_index(struct node *n, struct errbuf *eb) {
     const char *addr = *cfg->advertise ? cfg->advertise
                        : cfg->listen.n ? cfg->listen.v[0]
                                        : cfg->unix_listen;
-    struct index_redis_cfg c = {.loop = s->loop,
-                                .clk = s->clk,
-                                .log = s->log,
-                                .addr = cfg->redis,
-                                .user = cfg->redis_user,
-                                .password = password,
-                                .db = cfg->redis_db,
-                                .node_id = (uint16_t)cfg->node_id,
-                                .node_addr = addr,
-                                .weight = (uint32_t)MIN((cfg->ram_bytes + cfg->disk_bytes) >> 20, UINT32_MAX),
-                                .max_backlog = cfg->redis_backlog,
-                                .node = index_node_of,
-                                .scan = index_scan,
-                                .arg = s};
+    struct index_redis_cfg c = {
+        .loop = s->loop,
+        .clk = s->clk,
+        .log = s->log,
+        .addr = cfg->redis,
+        .user = cfg->redis_user,
+        .password = password,
+        .db = cfg->redis_db,
+        .node_id = (uint16_t)cfg->node_id,
+        .node_addr = addr,
+        .weight = (uint32_t)MIN((cfg->ram_bytes + cfg->disk_bytes) >> 20, UINT32_MAX),
+        .max_backlog = cfg->redis_backlog,
+        .node = index_node_of,
+        .scan = index_scan,
+        .arg = s};
     const uint8_t *id = block_store_disk_id(s->store);
     if (id)
         memcpy(c.store_id, id, sizeof(c.store_id));
@@ -308,8 +311,11 @@ static int open_http(struct cachesvc *s, struct errbuf *eb) {
         .table = cachesvc_metrics_table(), .m = &s->met, .refresh = refresh, .arg = s};
     s->sources[1] =
         (struct http_metrics_source){.table = store_metrics_table(), .m = &s->store_met};
-    struct http_metrics_cfg mc = {
-        .sources = s->sources, .n_sources = ARRAY_LEN(s->sources), .log = s->log, .ready = is_ready, .arg = s};
+    struct http_metrics_cfg mc = {.sources = s->sources,
+                                  .n_sources = ARRAY_LEN(s->sources),
+                                  .log = s->log,
+                                  .ready = is_ready,
+                                  .arg = s};
     int rv = http_metrics_open(&s->probes, s->loop, &mc);
     if (rv < 0)
         return err_set(eb, rv, "probes: %s", err_text(rv));

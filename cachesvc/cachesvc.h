@@ -19,8 +19,8 @@ struct cachesvc_env {
 
 /* cfg must outlive the node. On error nothing is left open (the loop was run for that) and eb says what is
  * wrong: an address in use, a full disk, a locked directory, a token file that cannot be read. */
-int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env, const struct cachesvc_config *cfg,
-                  struct errbuf *eb);
+int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env,
+                  const struct cachesvc_config *cfg, struct errbuf *eb);
 /* Reads the token file and Redis' password again. Sessions whose token is gone or may use other namespaces
  * now end. On error eb says why and nothing has changed. */
 int cachesvc_reload(struct cachesvc *s, struct errbuf *eb);

@@ -14,10 +14,12 @@
     X(insecure_no_auth, BOOL, false, 0, 0, false,                                                  \
       "allow listening beyond loopback without --token-file")                                      \
     X(token_file, STR, "", 0, 4096, false,                                                         \
-      "file of tokens, a line each: ROLE TOKEN [NAMESPACE-DIGEST ...]; roles worker, reader, admin") \
+      "file of tokens, a line each: ROLE TOKEN [NAMESPACE-DIGEST ...]; roles worker, reader, "     \
+      "admin")                                                                                     \
     X(hello_delay_ms, U32, 1000, 0, 10000, true,                                                   \
-      "a Hello with a wrong token is answered after this, then its connection is closed, ms")       \
-    X(access_log, BOOL, false, 0, 0, true, "a log line for each request, and for each fetch that ends") \
+      "a Hello with a wrong token is answered after this, then its connection is closed, ms")      \
+    X(access_log, BOOL, false, 0, 0, true,                                                         \
+      "a log line for each request, and for each fetch that ends")                                 \
     X(node_id, U32, 1, 1, 65535, false, "this node's number in the pool, unique")                  \
     X(node_name, STR, "", 0, 63, false, "name in logs and listings; empty: node-<id>")             \
     X(advertise, STR, "", 0, 256, false,                                                           \
@@ -26,8 +28,7 @@
     X(huge_pages, BOOL, true, 0, 0, false,                                                         \
       "RAM tier in huge pages where the machine has some reserved")                                \
     X(disk_dir, STR, "", 0, 4000, false, "directory of the disk tier; empty: none")                \
-    X(disk_bytes, U64, 0, 0, 1ull << 50, false,                                                    \
-      "disk tier, bytes, allocated at start; 0: none")                                             \
+    X(disk_bytes, U64, 0, 0, 1ull << 50, false, "disk tier, bytes, allocated at start; 0: none")   \
     X(disk_reformat, BOOL, false, 0, 0, false,                                                     \
       "replace a block file that is refused (other format, broken, other geometry) by a new one")  \
     X(max_blocks, U32, 0, 0, 1u << 31, false,                                                      \
@@ -36,7 +37,8 @@
     X(max_sessions, U32, 1024, 1, 65535, false, "client sessions")                                 \
     X(max_data_conns, U32, 4, 1, 4, false, "data connections of a session")                        \
     X(max_ids, U32, 4096, 8, 8192, false, "block ids in one request")                              \
-    X(max_fetches, U32, 256, 1, 65535, false, "fetch streams that run at a time; sessions share them") \
+    X(max_fetches, U32, 256, 1, 65535, false,                                                      \
+      "fetch streams that run at a time; sessions share them")                                     \
     X(max_waiting, U32, 256, 1, 65535, false,                                                      \
       "Fetch requests of one session that wait for their turn; more are answered BUSY")            \
     X(max_waiting_bytes, U64, 64ull << 20, 1ull << 20, 1ull << 40, false,                          \
@@ -53,7 +55,8 @@
     X(put_ttl_ms, U32, 30000, 100, 600000, false, "a put without progress ends after, ms")         \
     X(max_received_bytes, U64, 64ull << 20, 2ull << 20, 1ull << 40, false,                         \
       "messages over 16 KiB that are half received, bytes in all; connections share them")         \
-    X(hello_timeout_ms, U32, 5000, 10, 600000, false, "a connection ends without a Hello after, ms")   \
+    X(hello_timeout_ms, U32, 5000, 10, 600000, false,                                              \
+      "a connection ends without a Hello after, ms")                                               \
     X(stall_timeout_ms, U32, 30000, 10, 3600000, false,                                            \
       "a connection ends when its peer takes nothing that waits for it for, ms")                   \
     X(frame_timeout_ms, U32, 60000, 10, 3600000, false,                                            \

@@ -3,7 +3,10 @@
 const struct metric_table *store_metrics_table(void) {
     static const struct metric_row rows[] = {
 #define X(n, h)                                                                                    \
-    {.field = #n "_total", .type = METRIC_COUNTER, .off = offsetof(struct store_metrics, n), .help = h},
+    {.field = #n "_total",                                                                         \
+     .type = METRIC_COUNTER,                                                                       \
+     .off = offsetof(struct store_metrics, n),                                                     \
+     .help = h},
         STORE_COUNTERS(X)
 #undef X
 #define X(n, h)                                                                                    \

@@ -10,7 +10,8 @@
     X(connections, GAUGE, "RPC connections")                                                       \
     X(connections_refused_total, COUNTER, "connections over the limit")                            \
     X(connections_gave_way_total, COUNTER, "connections without a Hello closed for a newer one")   \
-    X(connections_late_total, COUNTER, "connections ended for a frame or Hello that took too long") \
+    X(connections_late_total, COUNTER,                                                             \
+      "connections ended for a frame or Hello that took too long")                                 \
     X(received_bytes, GAUGE, "buffers of long messages that are half received")                    \
     X(sessions_silent_total, COUNTER, "sessions ended because they sent nothing")                  \
     X(hello_denied_total, COUNTER, "sessions refused for their token or role")                     \
@@ -18,7 +19,8 @@
     X(rpc_error_total, COUNTER, "requests answered with an error")                                 \
     X(rpc_protocol_error_total, COUNTER, "connections that broke the protocol")                    \
     X(lookup_seconds, HISTO, "Lookup: request complete to answer queued")                          \
-    X(fetch_seconds, HISTO, "Fetch: request complete to last frame queued, or to its end; waiting included")                        \
+    X(fetch_seconds, HISTO,                                                                        \
+      "Fetch: request complete to last frame queued, or to its end; waiting included")             \
     X(fetch_streams, GAUGE, "fetch streams under way")                                             \
     X(fetch_waiting, GAUGE, "fetches that wait for their turn")                                    \
     X(slow_reader_dropped_total, COUNTER, "connections ended because they took too little")        \

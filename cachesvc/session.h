@@ -32,14 +32,14 @@ enum {
 
 /* What all sessions of a node divide among them, by the policy of common/share.h. */
 enum bound {
-    BOUND_STREAMS,  /* fetch streams that run */
-    BOUND_WAITING,  /* bytes of fetch requests that wait for a stream */
-    BOUND_READS,    /* blocks asked of the store, which may read them from disk */
-    BOUND_SENDS,    /* bytes of slots that are held by frames on their way to readers */
-    BOUND_PUTS,     /* open puts */
-    BOUND_COMMITS,  /* commits that wait for payloads */
+    BOUND_STREAMS,    /* fetch streams that run */
+    BOUND_WAITING,    /* bytes of fetch requests that wait for a stream */
+    BOUND_READS,      /* blocks asked of the store, which may read them from disk */
+    BOUND_SENDS,      /* bytes of slots that are held by frames on their way to readers */
+    BOUND_PUTS,       /* open puts */
+    BOUND_COMMITS,    /* commits that wait for payloads */
     BOUND_NAMESPACES, /* namespaces that sessions brought in */
-    BOUND_REMOVALS, /* Evicts and Flushes under way */
+    BOUND_REMOVALS,   /* Evicts and Flushes under way */
     N_BOUNDS,
 };
 

@@ -23,14 +23,16 @@ int svc_check_ids(struct cachesvc *s, size_t n_ids, struct errbuf *eb) {
     return 0;
 }
 
-void svc_on_request(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv, const char *text) {
+void svc_on_request(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv,
+                    const char *text) {
     struct cachesvc *s = arg;
     const struct session_conn *sc = session_of(c);
     unsigned long long session = sc ? sc->session->number : 0, id = h->request_id;
     if (rv < 0)
         log_info(s->log, "a request was refused",
                  "method=%s session=%llu peer=%s request=%llu err=%s why=%s trace=%s",
-                 wire_method_name(h->method), session, rpc_conn_peer(c), id, err_name(rv), text, s->trace);
+                 wire_method_name(h->method), session, rpc_conn_peer(c), id, err_name(rv), text,
+                 s->trace);
     else if (s->cfg->access_log)
         log_info(s->log, "request",
                  "method=%s session=%llu peer=%s request=%llu bytes=%llu deadline_ms=%u trace=%s",

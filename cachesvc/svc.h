@@ -50,7 +50,7 @@ struct cachesvc {
     uv_timer_t tick;
     uv_prepare_t prepare; /* active while something given back may serve who waits */
 
-    struct list denied;      /* struct svc_denied, svc_session.c */
+    struct list denied; /* struct svc_denied, svc_session.c */
     struct slabpool denials;
     struct slabpool streams; /* struct fetch_stream, svc_fetch.c */
     struct slabpool sends;   /* struct fetch_send */
@@ -93,7 +93,8 @@ const char *svc_trace(const char *traceparent);
 /* Keeps it for the log lines of the request under way. */
 void svc_note_trace(struct cachesvc *s, const char *traceparent);
 /* rpc_server's on_request: one line a request with --access-log, and what was refused always. */
-void svc_on_request(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv, const char *text);
+void svc_on_request(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv,
+                    const char *text);
 
 /* svc_kv.c */
 #define SVC_MAX_DESCRIPTOR 4096u /* bytes; it stays in memory while the namespace is known */
@@ -118,7 +119,8 @@ void svc_replace_tokens(struct cachesvc *s, struct auth *take_fresh);
 
 /* svc_config.c */
 #define SVC_PASSWORD_BYTES 512u
-int svc_load_tokens(struct cachesvc *s, struct auth *ret, struct errbuf *eb); /* none without a file */
+int svc_load_tokens(struct cachesvc *s, struct auth *ret,
+                    struct errbuf *eb); /* none without a file */
 int svc_load_password(struct cachesvc *s, char ret[SVC_PASSWORD_BYTES], struct errbuf *eb);
 int svc_config_get(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_config_set(void *arg, struct rpc_call *call, struct errbuf *eb);
@@ -156,7 +158,7 @@ int svc_inspect(void *arg, struct rpc_call *call, struct errbuf *eb);
  * a text for another's, whether it is known here or not, and where a bound token names none. */
 int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct store_filter *f,
                   struct errbuf *eb);
-void svc_admin_tick(struct cachesvc *s); /* removals whose deadline passed */
+void svc_admin_tick(struct cachesvc *s);        /* removals whose deadline passed */
 void svc_admin_end_session(struct session *ss); /* removals under way go on without it */
 int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb);

@@ -9,9 +9,10 @@ int svc_filter_ns(struct rpc_call *call, const struct msg_bytes *digest, struct 
     const struct auth_token *auth = session_of(call->conn)->session->auth;
     const char *method = wire_method_name(call->hdr.method);
     if (digest->n == 0)
-        return !auth_is_bound(auth) ? 0
-                                    : err_set(eb, ERR_DENIED,
-                                              "%s: this token is bound to namespaces: name one", method);
+        return !auth_is_bound(auth)
+                   ? 0
+                   : err_set(eb, ERR_DENIED, "%s: this token is bound to namespaces: name one",
+                             method);
     if (!auth_ns_allowed(auth, digest->p))
         return err_set(eb, ERR_DENIED, "%s: not one of this token's namespaces", method);
     f->by_ns = true;
@@ -80,36 +81,35 @@ int svc_stats(void *arg, struct rpc_call *call, struct errbuf *eb) {
     };
     if (auth_is_bound(session_of(call->conn)->session->auth))
         return stats_of_token(s, call, st.now.ram_bytes, st.now.disk_bytes);
-    struct msg_stats_res res = {
-        .node_id = s->cfg->node_id,
-        .node_name = s->name,
-        .version = INCIPIT_VERSION,
-        .epoch = s->index->ops->epoch(s->index),
-        .uptime_ms = (clock_mono_ns(s->clk) - s->started_ns) / NS_PER_MS,
-        .state = node_state(s),
-        .ram_bytes = st.now.ram_bytes,
-        .ram_used_bytes = st.now.ram_used_bytes,
-        .disk_bytes = st.now.disk_bytes,
-        .disk_used_bytes = st.now.disk_used_bytes,
-        .max_blocks = st.now.max_blocks,
-        .blocks_ram = st.now.ram_blocks,
-        .blocks_disk = st.now.disk_blocks,
-        .holes = st.now.holes,
-        .leases = st.now.leases,
-        .puts_open = st.now.puts,
-        .sessions = (uint32_t)slabpool_in_use(&s->sessions.pool),
-        .connections = rpc.conns,
-        .namespaces = block_store_ns_count(s->store),
-        .lookup_blocks = st.lookup_block,
-        .lookup_hits = st.hit_ram_block + st.hit_disk_block,
-        .fetch_blocks = st.fetch_ram + st.fetch_disk,
-        .put_blocks = st.committed,
-        .evict_blocks = st.evicted,
-        .conflicts = st.conflict,
-        .corrupt = st.put_corrupt + st.disk_corrupt,
-        .index_state = (uint32_t)ix.state,
-        .counters = counters,
-        .n_counters = ARRAY_LEN(counters)};
+    struct msg_stats_res res = {.node_id = s->cfg->node_id,
+                                .node_name = s->name,
+                                .version = INCIPIT_VERSION,
+                                .epoch = s->index->ops->epoch(s->index),
+                                .uptime_ms = (clock_mono_ns(s->clk) - s->started_ns) / NS_PER_MS,
+                                .state = node_state(s),
+                                .ram_bytes = st.now.ram_bytes,
+                                .ram_used_bytes = st.now.ram_used_bytes,
+                                .disk_bytes = st.now.disk_bytes,
+                                .disk_used_bytes = st.now.disk_used_bytes,
+                                .max_blocks = st.now.max_blocks,
+                                .blocks_ram = st.now.ram_blocks,
+                                .blocks_disk = st.now.disk_blocks,
+                                .holes = st.now.holes,
+                                .leases = st.now.leases,
+                                .puts_open = st.now.puts,
+                                .sessions = (uint32_t)slabpool_in_use(&s->sessions.pool),
+                                .connections = rpc.conns,
+                                .namespaces = block_store_ns_count(s->store),
+                                .lookup_blocks = st.lookup_block,
+                                .lookup_hits = st.hit_ram_block + st.hit_disk_block,
+                                .fetch_blocks = st.fetch_ram + st.fetch_disk,
+                                .put_blocks = st.committed,
+                                .evict_blocks = st.evicted,
+                                .conflicts = st.conflict,
+                                .corrupt = st.put_corrupt + st.disk_corrupt,
+                                .index_state = (uint32_t)ix.state,
+                                .counters = counters,
+                                .n_counters = ARRAY_LEN(counters)};
     return SVC_REPLY(call, stats_res, &res);
 }
 
@@ -120,7 +120,7 @@ struct evict_ctx {
     struct store_evict e;
     struct cachesvc *svc;
     struct session *session; /* NULL when it has ended: what was begun is done all the same */
-    struct rpc_conn *conn; /* referenced */
+    struct rpc_conn *conn;   /* referenced */
     struct wire_hdr hdr;
     uint64_t deadline_ns; /* 0: none */
     bool dry_run;
@@ -132,11 +132,13 @@ static const char *refusal(int rv) {
     case ERR_NOSPACE:
         return "the removal log is full: flush the namespace, or evict by writer or group";
     case ERR_INVALID:
-        return "ids (with their namespace), writer or group: one of them; times in order and not to come";
+        return "ids (with their namespace), writer or group: one of them; times in order and not "
+               "to come";
     case ERR_BUSY:
         return "too many removals are under way";
     default:
-        return "the removal is not on disk: the blocks are gone, but may return with a restart; ask again";
+        return "the removal is not on disk: the blocks are gone, but may return with a restart; "
+               "ask again";
     }
 }
 

@@ -133,8 +133,8 @@ static void stream_end(struct fetch_stream *st) {
     METRIC_OBSERVE(&s->met, fetch_seconds, (double)took_ns * 1e-9);
     if (s->cfg->access_log)
         log_info(s->log, "fetch ended", "session=%llu request=%llu blocks=%u of=%u us=%llu",
-                 (unsigned long long)ss->number, (unsigned long long)st->ask.hdr.request_id, st->n_sent,
-                 st->ask.n, (unsigned long long)took_ns / 1000);
+                 (unsigned long long)ss->number, (unsigned long long)st->ask.hdr.request_id,
+                 st->n_sent, st->ask.n, (unsigned long long)took_ns / 1000);
     list_remove(&st->link);
     list_remove(&st->held);
     rpc_conn_unref(st->ask.conn);
@@ -428,8 +428,8 @@ void svc_fetch_turns(uv_prepare_t *p) {
 /* ---- methods ---- */
 
 /* A Fetch that names no ids means all blocks of its lease. */
-static int ids_of_lease(struct cachesvc *s, struct rpc_call *call, struct msg_fetch_req *m, uint32_t ns,
-                        struct errbuf *eb) {
+static int ids_of_lease(struct cachesvc *s, struct rpc_call *call, struct msg_fetch_req *m,
+                        uint32_t ns, struct errbuf *eb) {
     struct session *ss = session_of(call->conn)->session;
     struct block_id *ids = bump_alloc(call->scratch, s->cfg->max_ids * sizeof(*ids));
     uint32_t of = STORE_NONE;

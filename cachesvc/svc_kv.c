@@ -60,7 +60,8 @@ static int shape_of(const struct msg_register_ns_req *m, struct store_ns_shape *
     for (size_t i = 0; i < m->n_range_sizes; i++)
         bytes += m->range_sizes[i];
     if (bytes > WIRE_MAX_PAYLOAD_BYTES)
-        return err_set(eb, ERR_INVALID, "RegisterNamespace: blocks of %llu bytes are over the limit",
+        return err_set(eb, ERR_INVALID,
+                       "RegisterNamespace: blocks of %llu bytes are over the limit",
                        (unsigned long long)bytes);
     *ret = (struct store_ns_shape){.payload_bytes = (uint32_t)bytes,
                                    .n_ranges = (uint32_t)m->n_range_sizes,
@@ -83,7 +84,8 @@ int svc_register_ns(void *arg, struct rpc_call *call, struct errbuf *eb) {
     uint8_t digest[DIGEST_BYTES];
     digest_sha256(m.descriptor.p, m.descriptor.n, digest);
     if (m.digest.n != DIGEST_BYTES || memcmp(digest, m.digest.p, DIGEST_BYTES) != 0)
-        return err_set(eb, ERR_INVALID, "RegisterNamespace: the digest is not that of the descriptor");
+        return err_set(eb, ERR_INVALID,
+                       "RegisterNamespace: the digest is not that of the descriptor");
     if (!auth_ns_allowed(ss->auth, digest))
         return err_set(eb, ERR_DENIED, "RegisterNamespace: not one of this token's namespaces");
     struct store_ns_shape shape;
@@ -149,8 +151,7 @@ int svc_lookup(void *arg, struct rpc_call *call, struct errbuf *eb) {
     rv = SVC_REPLY(call, lookup_res, &res);
     METRIC_OBSERVE(&s->met, lookup_seconds, (double)(clock_mono_ns(s->clk) - call->recv_ns) * 1e-9);
     log_debug(s->log, "lookup", "session=%llu ids=%u have=%u run=%u leased=%u trace=%s",
-              (unsigned long long)ss->number, l.n, l.have, l.n_run, l.n_leased,
-              s->trace);
+              (unsigned long long)ss->number, l.n, l.have, l.n_run, l.n_leased, s->trace);
     return rv;
 }
 

@@ -82,19 +82,18 @@ static int list_namespaces(struct cachesvc *s, struct rpc_call *call, const stru
         text_bytes += d->len;
         if (text_bytes > LIST_TEXT_BYTES && res.n_namespaces > 0)
             break;
-        out[res.n_namespaces++] =
-            (struct msg_namespace_info){.digest = {info->digest, DIGEST_BYTES},
-                                        .descriptor = {(const uint8_t *)d->text, d->len},
-                                        .payload_bytes = info->shape.payload_bytes,
-                                        .n_ranges = info->shape.n_ranges,
-                                        .range_sizes = info->shape.range_sizes,
-                                        .n_range_sizes =
-                                            info->shape.range_sizes ? info->shape.n_ranges : 0,
-                                        .n_full = info->shape.n_full,
-                                        .seg_blocks = info->shape.seg_blocks,
-                                        .slot_bytes = info->slot_bytes,
-                                        .blocks_ram = info->n_ram,
-                                        .blocks_disk = info->n_disk};
+        out[res.n_namespaces++] = (struct msg_namespace_info){
+            .digest = {info->digest, DIGEST_BYTES},
+            .descriptor = {(const uint8_t *)d->text, d->len},
+            .payload_bytes = info->shape.payload_bytes,
+            .n_ranges = info->shape.n_ranges,
+            .range_sizes = info->shape.range_sizes,
+            .n_range_sizes = info->shape.range_sizes ? info->shape.n_ranges : 0,
+            .n_full = info->shape.n_full,
+            .seg_blocks = info->shape.seg_blocks,
+            .slot_bytes = info->slot_bytes,
+            .blocks_ram = info->n_ram,
+            .blocks_disk = info->n_disk};
     }
     return reply_page(call, &res, at < n ? at : 0);
 }
@@ -156,10 +155,12 @@ int svc_list(void *arg, struct rpc_call *call, struct errbuf *eb) {
 
 /* The block in the namespace that is named, or in the first of the token's that has it. A block of another
  * is no block: the answer tells nothing about what is there. */
-static int find_block(struct cachesvc *s, const struct auth_token *auth, const struct msg_bytes *digest,
-                      const struct block_id *id, struct store_block_info *ret) {
+static int find_block(struct cachesvc *s, const struct auth_token *auth,
+                      const struct msg_bytes *digest, const struct block_id *id,
+                      struct store_block_info *ret) {
     for (uint32_t ns = 0; ns < block_store_ns_count(s->store); ns++)
-        if (block_store_inspect(s->store, ns, id, ret) == 0 && auth_ns_allowed(auth, ret->ns_digest) &&
+        if (block_store_inspect(s->store, ns, id, ret) == 0 &&
+            auth_ns_allowed(auth, ret->ns_digest) &&
             (digest->n == 0 || memcmp(digest->p, ret->ns_digest, DIGEST_BYTES) == 0))
             return 0;
     return ERR_NOTFOUND;

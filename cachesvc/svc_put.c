@@ -42,7 +42,8 @@ struct commit_ctx {
 };
 
 int svc_put_init(struct cachesvc *s) {
-    int rv = slabpool_init(&s->puts, s->cfg->max_puts, sizeof(struct put_rec) + s->cfg->max_put_blocks);
+    int rv =
+        slabpool_init(&s->puts, s->cfg->max_puts, sizeof(struct put_rec) + s->cfg->max_put_blocks);
     if (rv < 0)
         return rv;
     size_t bytes = sizeof(struct commit_ctx) +
@@ -83,7 +84,8 @@ static void cancel_commits(struct put_rec *r) {
         for (uint32_t i = 0; i < ctx->n; i++)
             if (ctx->items[i].waits)
                 block_store_put_commit_cancel(&ctx->items[i].c);
-        (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, ERR_CANCELED, "Commit: the put was aborted");
+        (void)rpc_conn_reply_error(ctx->conn, &ctx->hdr, ERR_CANCELED,
+                                   "Commit: the put was aborted");
         free_ctx(ctx);
     }
     r->n_open = 0;
@@ -108,15 +110,17 @@ void svc_put_end_session(struct cachesvc *s, struct session *ss) {
 
 /* ---- BEGIN ---- */
 
-static int check_begin(const struct cachesvc *s, const struct msg_put_begin_req *m, struct errbuf *eb) {
+static int check_begin(const struct cachesvc *s, const struct msg_put_begin_req *m,
+                       struct errbuf *eb) {
     if (m->n_ids == 0 || m->n_ids > s->cfg->max_put_blocks)
-        return err_set(eb, m->n_ids ? ERR_TOOBIG : ERR_INVALID, "Put: %zu blocks, 1 to %u are taken",
-                       m->n_ids, s->cfg->max_put_blocks);
+        return err_set(eb, m->n_ids ? ERR_TOOBIG : ERR_INVALID,
+                       "Put: %zu blocks, 1 to %u are taken", m->n_ids, s->cfg->max_put_blocks);
     if (m->n_parents != m->n_ids || m->n_depths != m->n_ids || m->n_checksums != m->n_ids ||
         (m->block_flags.n != 0 && m->block_flags.n != m->n_ids) ||
         (m->origin_writers.n != 0 && m->origin_writers.n != m->n_ids * STORE_WRITER_BYTES) ||
         (m->n_origin_times_ms != 0 && m->n_origin_times_ms != m->n_ids))
-        return err_set(eb, ERR_INVALID, "Put: ids, parents, depths, checksums, flags and origins differ in number");
+        return err_set(eb, ERR_INVALID,
+                       "Put: ids, parents, depths, checksums, flags and origins differ in number");
     return 0;
 }
 
@@ -159,8 +163,8 @@ static void give_rec(struct cachesvc *s, struct session *ss, struct put_rec *r) 
 }
 
 /* Two workers computed different bytes for one block: the numerics of one of them are broken. */
-static void log_conflicts(struct cachesvc *s, struct rpc_call *call, const struct msg_put_begin_req *m,
-                          const uint8_t *status) {
+static void log_conflicts(struct cachesvc *s, struct rpc_call *call,
+                          const struct msg_put_begin_req *m, const uint8_t *status) {
     uint32_t n = 0, first = 0;
     for (uint32_t i = 0; i < m->n_ids; i++)
         if (status[i] == STORE_PUT_CONFLICT && n++ == 0)
@@ -171,8 +175,8 @@ static void log_conflicts(struct cachesvc *s, struct rpc_call *call, const struc
     const struct session *ss = session_of(call->conn)->session;
     digest_hex(m->ids[first].b, BLOCK_ID_BYTES, hex);
     log_warn(s->log, "blocks were offered with other bytes than the resident ones",
-             "session=%llu client=%s peer=%s blocks=%u first=%s trace=%s", (unsigned long long)ss->number,
-             ss->name, rpc_conn_peer(call->conn), n, hex, s->trace);
+             "session=%llu client=%s peer=%s blocks=%u first=%s trace=%s",
+             (unsigned long long)ss->number, ss->name, rpc_conn_peer(call->conn), n, hex, s->trace);
 }
 
 int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
@@ -265,10 +269,12 @@ int svc_put_data(void *arg, struct rpc_call *call, struct errbuf *eb) {
     METRIC_ADD(&s->met, put_bytes_total, fill.payload_bytes);
     int rv = block_store_put_filled(s->store, &fill);
     if (rv == ERR_CORRUPT)
-        log_warn(s->log, "put payload does not match its checksum", "peer=%s", rpc_conn_peer(call->conn));
+        log_warn(s->log, "put payload does not match its checksum", "peer=%s",
+                 rpc_conn_peer(call->conn));
     if (rv < 0)
-        return err_set(eb, rv, "PutData: %s", rv == ERR_CORRUPT ? "the bytes do not match the checksum"
-                                                                : "the block was aborted");
+        return err_set(eb, rv, "PutData: %s",
+                       rv == ERR_CORRUPT ? "the bytes do not match the checksum"
+                                         : "the block was aborted");
     return svc_reply_ack(call, 1);
 }
 
@@ -298,7 +304,8 @@ static void finish_commit(struct commit_ctx *ctx) {
 }
 
 /* Why a block is visible, or is not. p is NULL when the put has gone. */
-static uint8_t status_of(const struct put_rec *r, const struct store_put *p, uint32_t index, bool is_done) {
+static uint8_t status_of(const struct put_rec *r, const struct store_put *p, uint32_t index,
+                         bool is_done) {
     if (index >= r->n)
         return MSG_COMMIT_ABORTED;
     switch (r->begun[index]) {
@@ -341,8 +348,9 @@ static void commit_items(struct commit_ctx *ctx, struct store_put *p) {
         struct commit_item *item = &ctx->items[i];
         uint32_t done = 0;
         *item = (struct commit_item){.ctx = ctx};
-        int rv = p ? block_store_put_commit(p, &item->c, &ctx->index[i], 1, &done, on_committed, item)
-                   : ERR_NOTFOUND;
+        int rv =
+            p ? block_store_put_commit(p, &item->c, &ctx->index[i], 1, &done, on_committed, item)
+              : ERR_NOTFOUND;
         item->waits = rv == 0;
         ctx->n_waiting += rv == 0;
         if (rv != 0)

@@ -17,7 +17,7 @@ static uint32_t role_grants(uint32_t role) {
 /* A Hello with a wrong token: its answer waits, nothing more is read from the connection, and then it ends.
  * So one connection is one guess, and the connections that have not said Hello are few. */
 struct svc_denied {
-    struct list link; /* cachesvc.denied, by due_ns */
+    struct list link;      /* cachesvc.denied, by due_ns */
     struct rpc_conn *conn; /* referenced */
     struct wire_hdr hdr;
     uint64_t due_ns;
@@ -36,14 +36,15 @@ static void forget_denied(struct cachesvc *s, struct svc_denied *d) {
 
 void svc_session_fini(struct cachesvc *s) {
     LIST_FOREACH_SAFE(&s->denied, it, tmp)
-        forget_denied(s, LIST_ENTRY(it, struct svc_denied, link));
+    forget_denied(s, LIST_ENTRY(it, struct svc_denied, link));
     slabpool_fini(&s->denials);
 }
 
 static int deny(struct cachesvc *s, struct rpc_call *call, const struct msg_hello_req *m) {
     METRIC_INC(&s->met, hello_denied_total);
-    log_warn(s->log, "a Hello was refused: no such token for this role", "peer=%s role=%u total=%llu",
-             rpc_conn_peer(call->conn), m->role, (unsigned long long)s->met.hello_denied_total);
+    log_warn(s->log, "a Hello was refused: no such token for this role",
+             "peer=%s role=%u total=%llu", rpc_conn_peer(call->conn), m->role,
+             (unsigned long long)s->met.hello_denied_total);
     struct svc_denied *d = slabpool_take(&s->denials);
     if (!d) { /* so many at once are no operator's mistake */
         rpc_server_drop_conn(s->rpc, call->conn);
@@ -88,7 +89,8 @@ void svc_session_tick(struct cachesvc *s) {
         struct svc_denied *d = LIST_ENTRY(it, struct svc_denied, link);
         if (now < d->due_ns)
             return;
-        (void)rpc_conn_reply_error(d->conn, &d->hdr, ERR_DENIED, "Hello: no such token for this role");
+        (void)rpc_conn_reply_error(d->conn, &d->hdr, ERR_DENIED,
+                                   "Hello: no such token for this role");
         rpc_server_end_conn(s->rpc, d->conn);
         forget_denied(s, d);
     }
@@ -229,8 +231,8 @@ void svc_replace_tokens(struct cachesvc *s, struct auth *take_fresh) {
         struct session *ss = LIST_ENTRY(it, struct session, link);
         if (!ss->auth || auth_find(take_fresh, ss->auth))
             continue; /* without tokens at the start none come by a reload */
-        log_info(s->log, "session ends, its token was changed or taken away", "session=%llu client=%s",
-                 (unsigned long long)ss->number, ss->name);
+        log_info(s->log, "session ends, its token was changed or taken away",
+                 "session=%llu client=%s", (unsigned long long)ss->number, ss->name);
         rpc_server_drop_conn(s->rpc, ss->control.conn); /* the rest when the loop goes on */
     }
     auth_fini(&s->auth);

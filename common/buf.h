@@ -20,7 +20,8 @@ struct buf {
 /* Heap buffer of cap bytes, len 0, refs 1. NULL when out of memory. */
 struct buf *buf_new(size_t cap);
 /* An embedded buffer over memory that somebody else owns; refs 1. */
-void buf_init_extern(struct buf *b, void *data, size_t len, void (*release)(struct buf *), void *owner);
+void buf_init_extern(struct buf *b, void *data, size_t len, void (*release)(struct buf *),
+                     void *owner);
 
 struct buf *buf_ref(struct buf *b); /* +1, returns b */
 void buf_unref(struct buf *b);      /* -1, releases at zero; NULL is a no-op */

@@ -344,8 +344,8 @@ static int load_line(struct loading *l, const struct secret_file *f, struct str 
         n++;
     struct str name = str_trim(str_cut(line, 0, n)), value = str_cut(line, n + 1, line.n);
     if (n == line.n || name.n == 0)
-        return secret_file_error(f, l->eb, line.p[0] == '[' ? "there are no sections"
-                                                             : "not 'name = value'");
+        return secret_file_error(f, l->eb,
+                                 line.p[0] == '[' ? "there are no sections" : "not 'name = value'");
     while (end < value.n && !(value.p[end] == ';' && (end == 0 || str_is_blank(value.p[end - 1]))))
         end++;
     snprintf(key, sizeof(key), STR_FMT, STR_ARG(name));
@@ -355,7 +355,8 @@ static int load_line(struct loading *l, const struct secret_file *f, struct str 
     if (!o)
         return secret_file_error(f, l->eb, "unknown option '" STR_FMT "'", STR_ARG(name));
     int rv = load_value(l, o, str_trim(str_cut(value, 0, end)));
-    return rv < 0 ? err_wrap(l->eb, rv, "%s '%s', line %u: option '%s'", f->what, f->path, f->line, o->name)
+    return rv < 0 ? err_wrap(l->eb, rv, "%s '%s', line %u: option '%s'", f->what, f->path, f->line,
+                             o->name)
                   : 0;
 }
 
@@ -539,9 +540,10 @@ int cfg_load(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg, 
 
 static size_t field_bytes(const struct cfg_opt *o) {
     static const size_t bytes[] = {
-        [CFG_U32] = sizeof(uint32_t),      [CFG_U64] = sizeof(uint64_t), [CFG_F64] = sizeof(double),
-        [CFG_BOOL] = sizeof(bool),         [CFG_STR] = sizeof(char *),
-        [CFG_LIST] = sizeof(struct cfg_list), [CFG_ENUM] = sizeof(uint32_t)};
+        [CFG_U32] = sizeof(uint32_t), [CFG_U64] = sizeof(uint64_t),
+        [CFG_F64] = sizeof(double),   [CFG_BOOL] = sizeof(bool),
+        [CFG_STR] = sizeof(char *),   [CFG_LIST] = sizeof(struct cfg_list),
+        [CFG_ENUM] = sizeof(uint32_t)};
     return bytes[o->type];
 }
 
@@ -582,8 +584,8 @@ int cfg_reload(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg
     return MIN(rv, 0);
 }
 
-int cfg_args(const struct cfg_table *t, void *cfg, int argc, char *const *argv, struct cfg_asked *ret, bool *given,
-             struct errbuf *eb) {
+int cfg_args(const struct cfg_table *t, void *cfg, int argc, char *const *argv,
+             struct cfg_asked *ret, bool *given, struct errbuf *eb) {
     struct cli_names names = {0};
     struct cli cli = {.takes_words = true, .given = given};
     struct loading l = {.t = t, .cfg = cfg, .eb = eb, .source = SRC_CLI};

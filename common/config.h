@@ -79,7 +79,11 @@ struct cfg_prog {
 
 #define CFG_FIELD_(f, t, d, lo, hi, live_, help_) CFG_CTYPE_##t f;
 #define CFG_ROW_(f, t, d, lo, hi, live_, help_)                                                    \
-    {.name = #f, .type = CFG_##t, .off = offsetof(cfg_self_, f), .live = (live_), .help = (help_), \
+    {.name = #f,                                                                                   \
+     .type = CFG_##t,                                                                              \
+     .off = offsetof(cfg_self_, f),                                                                \
+     .live = (live_),                                                                              \
+     .help = (help_),                                                                              \
      CFG_INIT_##t(d, lo, hi)},
 #define CFG_FIELDS(LIST) LIST(CFG_FIELD_)
 #define CFG_TABLE(strct, LIST)                                                                     \
@@ -105,8 +109,8 @@ struct cfg_asked {
     bool help, version;
     int first_word;
 };
-int cfg_args(const struct cfg_table *t, void *cfg, int argc, char *const *argv, struct cfg_asked *ret, bool *given,
-             struct errbuf *eb);
+int cfg_args(const struct cfg_table *t, void *cfg, int argc, char *const *argv,
+             struct cfg_asked *ret, bool *given, struct errbuf *eb);
 /* All defaults, nothing else. */
 int cfg_defaults(const struct cfg_table *t, void *cfg);
 void cfg_free(const struct cfg_table *t, void *cfg);
@@ -122,7 +126,8 @@ int cfg_reload(const struct cfg_table *t, const struct cfg_prog *prog, void *cfg
                char *const *argv, char *const *envp,
                void (*differs)(void *arg, const struct cfg_opt *o), void *arg, struct errbuf *eb);
 /* The same of any row, before a program runs: a tool's own sources. */
-int cfg_put(const struct cfg_table *t, void *cfg, const char *name, const char *value, struct errbuf *eb);
+int cfg_put(const struct cfg_table *t, void *cfg, const char *name, const char *value,
+            struct errbuf *eb);
 /* Writes the value as text that cfg_set() would read back; ERR_NOTFOUND, ERR_TOOBIG. */
 int cfg_get(const struct cfg_table *t, const void *cfg, const char *name, char *ret, size_t cap);
 /* Row by name; NULL when there is none. Pointer to its field inside cfg. */

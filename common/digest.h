@@ -6,7 +6,7 @@
 
 #define DIGEST_BYTES 32
 
-struct digest; /* opaque */
+struct digest;                   /* opaque */
 struct digest *digest_new(void); /* NULL when libcrypto cannot give SHA-256 */
 void digest_free(struct digest *d);
 static inline void digest_freep(struct digest **d) {

@@ -3,7 +3,8 @@
 #include "common/check.h"
 
 #define LINGER_MS 1000u
-#define LINGER_MAX_BYTES (64u << 20) /* of what a refused client is still sending: dropped as it comes */
+#define LINGER_MAX_BYTES                                                                           \
+    (64u << 20) /* of what a refused client is still sending: dropped as it comes */
 
 static const struct sm_state conn_states[CONN_STATE_NR] = {
     [CONN_IDLE] = {"idle", SM_INITIAL, BIT(CONN_HEAD) | BIT(CONN_FLUSH) | BIT(CONN_DROPPED)},
@@ -206,8 +207,9 @@ int http_conn_read(struct http_conn *c, bool on) {
     return on ? uv_read_start(&c->h.stream, on_alloc, on_read) : uv_read_stop(&c->h.stream);
 }
 
-int http_conn_init(struct http_conn *c, uv_loop_t *loop, bool is_pipe, const struct http_conn_ops *ops,
-                   const struct http_server_cfg *cfg, char *read_buf) {
+int http_conn_init(struct http_conn *c, uv_loop_t *loop, bool is_pipe,
+                   const struct http_conn_ops *ops, const struct http_server_cfg *cfg,
+                   char *read_buf) {
     c->ops = ops;
     c->cfg = cfg;
     c->read_buf = read_buf;

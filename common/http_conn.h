@@ -54,7 +54,7 @@ struct http_conn {
     uint32_t live; /* open handles */
     const struct http_conn_ops *ops;
     const struct http_server_cfg *cfg; /* idle_timeout_ms, stall_timeout_ms */
-    char *read_buf;                    /* [HTTP_READ_BYTES], shared: one read is used up before the next */
+    char *read_buf; /* [HTTP_READ_BYTES], shared: one read is used up before the next */
     struct sm sm;
     bool reading, close_after, peer_done;
     size_t unsent;      /* bytes handed to uv_write() and not done */
@@ -65,8 +65,9 @@ struct http_conn {
 };
 
 /* Initialises c (zeroed by the caller) in IDLE with open handles. */
-int http_conn_init(struct http_conn *c, uv_loop_t *loop, bool is_pipe, const struct http_conn_ops *ops,
-                   const struct http_server_cfg *cfg, char *read_buf);
+int http_conn_init(struct http_conn *c, uv_loop_t *loop, bool is_pipe,
+                   const struct http_conn_ops *ops, const struct http_server_cfg *cfg,
+                   char *read_buf);
 int http_conn_read(struct http_conn *c, bool on);
 void http_conn_arm(struct http_conn *c, uint32_t ms); /* the deadline of the present state */
 void http_conn_disarm(struct http_conn *c);           /* HANDLE: only a stall ends it */

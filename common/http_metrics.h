@@ -19,15 +19,15 @@ struct http_metrics; /* opaque */
 struct http_metrics_source {
     const struct metric_table *table;
     const void *m;
-    const char *common;           /* labels for every series, or NULL */
-    void (*refresh)(void *arg);   /* set gauges that are computed when asked; may be NULL */
+    const char *common;         /* labels for every series, or NULL */
+    void (*refresh)(void *arg); /* set gauges that are computed when asked; may be NULL */
     void *arg;
 };
 
 struct http_metrics_cfg {
     const struct http_metrics_source *sources; /* borrowed */
     size_t n_sources;
-    const struct log *log; /* whose lost lines are counted; may be NULL */
+    const struct log *log;                         /* whose lost lines are counted; may be NULL */
     bool (*live)(void *arg, struct strbuf *json);  /* may be NULL: live */
     bool (*ready)(void *arg, struct strbuf *json); /* may be NULL: ready */
     void *arg;
@@ -35,7 +35,8 @@ struct http_metrics_cfg {
     uint32_t max_gap_ms; /* 0: 10,000 */
 };
 
-int http_metrics_open(struct http_metrics **ret, uv_loop_t *loop, const struct http_metrics_cfg *cfg);
+int http_metrics_open(struct http_metrics **ret, uv_loop_t *loop,
+                      const struct http_metrics_cfg *cfg);
 void http_metrics_close(struct http_metrics *h, void (*cb)(void *arg), void *arg);
 
 #define HTTP_METRICS_ROUTES 3

@@ -110,7 +110,7 @@ struct http_server {
     bool accept_waits;       /* a connection could not be accepted for lack of the spare */
     uint32_t n_reqs;
     uint64_t id_seed, n_ids; /* of made request ids */
-    uv_timer_t flush; /* bounds what a close waits for answers on their way */
+    uv_timer_t flush;        /* bounds what a close waits for answers on their way */
     bool flush_open;
     struct http_server_stats stats;
     /* Up from the lower files: a head with a body behind it is there (false: it was answered); a

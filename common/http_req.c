@@ -257,7 +257,8 @@ static void fill_access(struct log_line *line, void *arg) {
     add_text(line, "trace", http_req_header(r, "traceparent"));
     log_line_text(line, "method", http_req_method(r));
     add_text(line, "path", http_req_path(r));
-    log_line_u64(line, "status", (uint64_t)(r->status ? r->status : 499)); /* 499: gone before an answer */
+    log_line_u64(line, "status",
+                 (uint64_t)(r->status ? r->status : 499)); /* 499: gone before an answer */
     log_line_u64(line, "bytes", r->c ? r->c->conn.handed - r->handed_start : 0);
     log_line_u64(line, "ms", (uv_hrtime() - r->start_ns) / 1000000u);
     for (uint32_t i = 0; i < r->n_notes; i++) {
@@ -351,8 +352,8 @@ void http_req_refuse(struct http_req *r, int status, const char *text) {
     log_debug(r->s->cfg.log, "http request refused", "status=%d why=%s", status, text);
     if (status == 503)
         (void)http_reply_header(r, "Retry-After", "1");
-    http_reply_error(r, status, status == 503 ? "server_error" : "invalid_request_error", NULL, NULL,
-                     "%s", text);
+    http_reply_error(r, status, status == 503 ? "server_error" : "invalid_request_error", NULL,
+                     NULL, "%s", text);
 }
 
 int http_stream_begin(struct http_req *r, int status, const char *ctype) {
@@ -392,7 +393,8 @@ int http_stream_write(struct http_req *r, const void *p, size_t n) {
     if (r->is_http10)
         http_conn_write(&r->c->conn, STR(""), (struct str){p, n}, STR(""));
     else
-        http_conn_write(&r->c->conn, (struct str){size, (size_t)len}, (struct str){p, n}, STR("\r\n"));
+        http_conn_write(&r->c->conn, (struct str){size, (size_t)len}, (struct str){p, n},
+                        STR("\r\n"));
     return http_req_is_gone(r) ? ERR_CLOSED : 0;
 }
 

@@ -97,7 +97,7 @@ static void on_conn_closed(struct http_conn *conn) {
 static uint32_t n_live(const struct http_server *s) {
     uint32_t n = 0;
     LIST_FOREACH(&s->conns, it)
-        n += !http_conn_is_gone(&LIST_ENTRY(it, struct http_link, link)->conn);
+    n += !http_conn_is_gone(&LIST_ENTRY(it, struct http_link, link)->conn);
     return n;
 }
 
@@ -128,7 +128,8 @@ static bool add_cors(struct http_server *s, struct http_req *r) {
     if (!s->cfg.n_cors || !origin.p)
         return false;
     for (size_t i = 0; i < s->cfg.n_cors; i++)
-        ok |= strcmp(s->cfg.cors_origins[i], "*") == 0 || str_eq(origin, str_of(s->cfg.cors_origins[i]));
+        ok |= strcmp(s->cfg.cors_origins[i], "*") == 0 ||
+              str_eq(origin, str_of(s->cfg.cors_origins[i]));
     (void)http_reply_header(r, "Vary", "Origin");
     if (!ok)
         return false;
@@ -484,7 +485,8 @@ int http_server_adopt(struct http_server *s, int take_fd) {
  * make room before. */
 static uint32_t conns_that_fit(uint32_t max) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= (rlim_t)max + PROBES_EXTRA + FDS_KEPT)
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
+        limit.rlim_cur >= (rlim_t)max + PROBES_EXTRA + FDS_KEPT)
         return max;
     rlim_t kept = PROBES_EXTRA + FDS_KEPT;
     return (uint32_t)MAX(limit.rlim_cur, kept + 8) - (uint32_t)kept;
@@ -562,7 +564,8 @@ static void close_listener(struct http_server *s) {
         uv_close((uv_handle_t *)&s->listener.stream, on_listener_closed);
 }
 
-static int server_new(struct http_server **ret, uv_loop_t *loop, const struct http_server_cfg *cfg) {
+static int server_new(struct http_server **ret, uv_loop_t *loop,
+                      const struct http_server_cfg *cfg) {
     struct http_server *s = calloc(1, sizeof(*s));
     if (!s)
         return ERR_NOMEM;

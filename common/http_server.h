@@ -50,21 +50,21 @@ struct http_server_cfg {
     /* Numeric address, "localhost", "unix:/path", or NULL: connections come by http_server_adopt()
      * only. */
     const char *host;
-    uint16_t port;    /* 0: any; see http_server_port() */
+    uint16_t port; /* 0: any; see http_server_port() */
     const struct http_route *routes;
     size_t n_routes; /* borrowed for the server's life */
     struct log *log; /* may be NULL */
     bool access_log; /* a line for each request that ended, but for probes that went well */
     /* 0 in any of these: the default in brackets */
-    uint32_t max_conns;            /* [1024]; fewer where RLIMIT_NOFILE holds no more */
-    size_t max_head_bytes;         /* [32 KiB] request line and headers: 431 (414 for the line) */
-    size_t max_body_bytes;         /* [16 MiB]: 413 */
-    uint64_t max_bodies_bytes;     /* [256 MiB] of all requests that are open */
-    size_t max_unsent_bytes;       /* [4 MiB] of one response, before writes return ERR_BUSY */
-    uint32_t head_timeout_ms;      /* [10 s] first byte to end of headers: 408 */
-    uint32_t body_timeout_ms;      /* [60 s] headers to end of body: 408 */
-    uint32_t idle_timeout_ms;      /* [75 s] between requests: close */
-    uint32_t stall_timeout_ms;     /* [30 s] less than 32 KiB of what waits was taken: close, gone */
+    uint32_t max_conns;        /* [1024]; fewer where RLIMIT_NOFILE holds no more */
+    size_t max_head_bytes;     /* [32 KiB] request line and headers: 431 (414 for the line) */
+    size_t max_body_bytes;     /* [16 MiB]: 413 */
+    uint64_t max_bodies_bytes; /* [256 MiB] of all requests that are open */
+    size_t max_unsent_bytes;   /* [4 MiB] of one response, before writes return ERR_BUSY */
+    uint32_t head_timeout_ms;  /* [10 s] first byte to end of headers: 408 */
+    uint32_t body_timeout_ms;  /* [60 s] headers to end of body: 408 */
+    uint32_t idle_timeout_ms;  /* [75 s] between requests: close */
+    uint32_t stall_timeout_ms; /* [30 s] less than 32 KiB of what waits was taken: close, gone */
     uint32_t max_requests_per_conn; /* [100000], then Connection: close */
     bool any_host;                  /* Host is not looked at */
     const char *const *hosts;       /* [n_hosts] further names for Host; borrowed */

@@ -9,7 +9,7 @@
 
 #define LINE_MAX_BYTES 2048u
 #define END_PATIENCE_S 2 /* for what is left when a log ends; then it is lost */
-#define SITES 64u /* events whose rate is watched at once; a collision restarts the window */
+#define SITES 64u        /* events whose rate is watched at once; a collision restarts the window */
 
 struct site {
     const char *event; /* by address: events are constants */
@@ -25,8 +25,9 @@ struct log {
     pthread_cond_t work, idle;
     pthread_t thread;
     bool stop, writing, ended;
-    bool is_left; /* log_free() gave up on the thread: it frees all this when its write comes back */
-    char *ring; /* [cfg.ring_bytes] */
+    bool
+        is_left; /* log_free() gave up on the thread: it frees all this when its write comes back */
+    char *ring;  /* [cfg.ring_bytes] */
     size_t head, used;
     struct site sites[SITES];
 };

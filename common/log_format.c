@@ -53,9 +53,10 @@ static size_t escape(struct str s, char ret[8]) {
     else if (k == 0)
         snprintf(ret, 8, "\\ufffd");
     else
-        snprintf(ret, 8, "\\u%04x", k == 1   ? (unsigned)c[0]
-                                    : k == 2 ? (c[0] & 0x1fu) << 6 | (c[1] & 0x3fu)
-                                             : (c[0] & 0xfu) << 12 | (c[1] & 0x3fu) << 6 | (c[2] & 0x3fu));
+        snprintf(ret, 8, "\\u%04x",
+                 k == 1   ? (unsigned)c[0]
+                 : k == 2 ? (c[0] & 0x1fu) << 6 | (c[1] & 0x3fu)
+                          : (c[0] & 0xfu) << 12 | (c[1] & 0x3fu) << 6 | (c[2] & 0x3fu));
     return MAX(k, (size_t)1);
 }
 
@@ -178,15 +179,17 @@ static const char *convert(const char *f, struct args *a, struct value *v) {
     case 'd':
     case 'i':
         snprintf(spec + n, 3, "j%c", *f);
-        grow(v, snprintf(at, cap, spec, (intmax_t)(is_long ? va_arg(a->ap, long) : va_arg(a->ap, int))));
+        grow(v, snprintf(at, cap, spec,
+                         (intmax_t)(is_long ? va_arg(a->ap, long) : va_arg(a->ap, int))));
         break;
     case 'u':
     case 'x':
     case 'X':
     case 'o':
         snprintf(spec + n, 3, "j%c", *f);
-        grow(v, snprintf(at, cap, spec,
-                         (uintmax_t)(is_long ? va_arg(a->ap, unsigned long) : va_arg(a->ap, unsigned))));
+        grow(v, snprintf(
+                    at, cap, spec,
+                    (uintmax_t)(is_long ? va_arg(a->ap, unsigned long) : va_arg(a->ap, unsigned))));
         break;
     case 'c':
         snprintf(spec + n, 3, "c");

@@ -94,9 +94,11 @@ static void walk_mount(struct walk *w, struct str mount_root, struct str mount, 
     if (str_starts(path, mount_root) && mount_root.n > 1)
         path = str_cut(path, mount_root.n, path.n);
     else if (mount_root.n > 1 || str_starts(path, STR("/..")))
-        path = STR(""); /* ours lies beside what is mounted: the mount's own limits are what we know */
+        path =
+            STR(""); /* ours lies beside what is mounted: the mount's own limits are what we know */
     int top = snprintf(dir, sizeof(dir), "%s" STR_FMT, w->root, STR_ARG(mount));
-    int n = snprintf(dir, sizeof(dir), "%s" STR_FMT STR_FMT, w->root, STR_ARG(mount), STR_ARG(path));
+    int n =
+        snprintf(dir, sizeof(dir), "%s" STR_FMT STR_FMT, w->root, STR_ARG(mount), STR_ARG(path));
     if (top < 0 || n < 0 || (size_t)n >= sizeof(dir))
         return;
     for (;;) {

@@ -10,9 +10,10 @@
 #include "common/compiler.h"
 
 struct machine {
-    uint32_t cpus;         /* at least 1; a part of a CPU is none, since a thread that waits for its share of
+    uint32_t
+        cpus; /* at least 1; a part of a CPU is none, since a thread that waits for its share of
                               time holds up all that wait for it */
-    uint64_t memory_bytes; /* 0: not known */
+    uint64_t memory_bytes;                /* 0: not known */
     bool has_cpu_quota, has_memory_limit; /* the figure is a control group's */
 };
 

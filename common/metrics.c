@@ -12,8 +12,9 @@ const struct metric_buckets metric_buckets_vllm_itl = {
     22, {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,  0.15, 0.2,  0.3,
          0.4,   0.5,    0.75,  1.0,  2.5,   5.0,  7.5,   10.0, 20.0, 40.0, 80.0}};
 const struct metric_buckets metric_buckets_vllm_request = {
-    29, {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.2,  0.3,   0.5,   0.8,   1.0,   1.5,    2.0,   2.5,
-         5.0,   10.0,   15.0,  20.0, 30.0,  40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0}};
+    29, {0.001, 0.0025, 0.005, 0.01,  0.025, 0.05,  0.1,   0.2,    0.3,   0.5,
+         0.8,   1.0,    1.5,   2.0,   2.5,   5.0,   10.0,  15.0,   20.0,  30.0,
+         40.0,  50.0,   60.0,  120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0}};
 const struct metric_buckets metric_buckets_vllm_tokens = {
     16, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}};
 const struct metric_buckets metric_buckets_rpc = {18,
@@ -164,11 +165,8 @@ static bool same_family(const struct metric_row *a, const struct metric_row *b) 
 void metric_render(const struct metric_table *t, const void *m, const char *common,
                    struct strbuf *out) {
     static const char *const type_names[] = {
-        [METRIC_COUNTER] = "counter",
-        [METRIC_GAUGE] = "gauge",
-        [METRIC_FCOUNTER] = "counter",
-        [METRIC_FGAUGE] = "gauge",
-        [METRIC_HISTO] = "histogram",
+        [METRIC_COUNTER] = "counter", [METRIC_GAUGE] = "gauge",     [METRIC_FCOUNTER] = "counter",
+        [METRIC_FGAUGE] = "gauge",    [METRIC_HISTO] = "histogram",
     };
     for (size_t i = 0; i < t->n_rows; i++) {
         const struct metric_row *r = &t->rows[i];

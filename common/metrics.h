@@ -39,11 +39,14 @@ struct metric_buckets {
 
 /* vLLM's own edges, so that its dashboards work on our series, and finer ones from 1 ms on before them: a
  * hit takes less than its first. */
-extern const struct metric_buckets metric_buckets_vllm_ttft;    /* time to first token */
-extern const struct metric_buckets metric_buckets_vllm_itl;     /* between tokens, time per output token */
-extern const struct metric_buckets metric_buckets_vllm_request; /* end to end, queue, prefill, decode */
-extern const struct metric_buckets metric_buckets_vllm_tokens;  /* prompt and generation lengths: 1,2,5,... */
-extern const struct metric_buckets metric_buckets_rpc;          /* seconds: 50 us ... 10 s */
+extern const struct metric_buckets metric_buckets_vllm_ttft; /* time to first token */
+extern const struct metric_buckets
+    metric_buckets_vllm_itl; /* between tokens, time per output token */
+extern const struct metric_buckets
+    metric_buckets_vllm_request; /* end to end, queue, prefill, decode */
+extern const struct metric_buckets
+    metric_buckets_vllm_tokens; /* prompt and generation lengths: 1,2,5,... */
+extern const struct metric_buckets metric_buckets_rpc; /* seconds: 50 us ... 10 s */
 
 struct metric_histo {
     const struct metric_buckets *buckets;
@@ -77,7 +80,11 @@ struct metric_table {
 #define METRIC_FIELD_(f, t, ...) METRIC_CTYPE_##t f;
 #define METRIC_ROW_(f, t, ...) METRIC_ROW2_(f, t, __VA_ARGS__)
 #define METRIC_ROW2_(f, t, help_, ...)                                                             \
-    {.field = #f, .type = METRIC_##t, .off = offsetof(metric_self_, f), .help = help_, ##__VA_ARGS__},
+    {.field = #f,                                                                                  \
+     .type = METRIC_##t,                                                                           \
+     .off = offsetof(metric_self_, f),                                                             \
+     .help = help_,                                                                                \
+     ##__VA_ARGS__},
 #define METRIC_FIELDS(LIST) LIST(METRIC_FIELD_)
 #define METRIC_TABLE(strct, LIST, prefix_)                                                         \
     static inline const struct metric_table *strct##_table(void) {                                 \
@@ -108,21 +115,21 @@ static inline uint64_t metric_f64_bits(double v) {
 
 #define METRIC_ADD(m, f, v)                                                                        \
     do {                                                                                           \
-        __typeof__(m) metric_m_ = (m); /* &x as m: no "always true" warning */                      \
+        __typeof__(m) metric_m_ = (m); /* &x as m: no "always true" warning */                     \
         if (metric_m_)                                                                             \
-            atomic_fetch_add_explicit(&metric_m_->f, (v), memory_order_relaxed);                         \
+            atomic_fetch_add_explicit(&metric_m_->f, (v), memory_order_relaxed);                   \
     } while (0)
 #define METRIC_INC(m, f) METRIC_ADD(m, f, 1)
 #define METRIC_SET(m, f, v)                                                                        \
     do {                                                                                           \
         __typeof__(m) metric_m_ = (m);                                                             \
         if (metric_m_)                                                                             \
-            atomic_store_explicit(&metric_m_->f, (v), memory_order_relaxed);                             \
+            atomic_store_explicit(&metric_m_->f, (v), memory_order_relaxed);                       \
     } while (0)
 #define METRIC_SETF(m, f, v) METRIC_SET(m, f, metric_f64_bits(v))
 #define METRIC_OBSERVE(m, f, v)                                                                    \
     do {                                                                                           \
         __typeof__(m) metric_m_ = (m);                                                             \
         if (metric_m_)                                                                             \
-            metric_histo_observe(&metric_m_->f, (v));                                                    \
+            metric_histo_observe(&metric_m_->f, (v));                                              \
     } while (0)

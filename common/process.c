@@ -12,7 +12,8 @@
 void process_stdio(void) {
     /* open() gives the lowest number that is free: in ascending order each hole is filled by its own. */
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) != fd)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) != fd)
             _exit(127); /* and nowhere to say why */
 }
 
@@ -37,7 +38,8 @@ void process_notify(const char *state) {
     if (fd < 0)
         return;
     /* Lost when the manager's queue is full: the loop does not wait for it. */
-    (void)!sendto(fd, state, strlen(state), MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&sa,
+    (void)!sendto(fd, state, strlen(state), MSG_DONTWAIT | MSG_NOSIGNAL,
+                  (const struct sockaddr *)&sa,
                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
     close(fd);
 }

@@ -25,7 +25,7 @@ void process_notify(const char *state);
     X(open_fds, GAUGE, "open file descriptors")                                                    \
     X(max_fds, GAUGE, "file descriptors the process may have")                                     \
     X(build_info, GAUGE, "always 1; the version as a label", .name = "incipit_build_info",         \
-      .labels = "version=\"" INCIPIT_VERSION "\"")                                                  \
+      .labels = "version=\"" INCIPIT_VERSION "\"")                                                 \
     X(log_dropped_total, COUNTER, "log lines lost because nobody read them in time",               \
       .name = "incipit_log_dropped_total")                                                         \
     X(log_suppressed_total, COUNTER, "log lines held back because their event repeats",            \

@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILE_MAX_BYTES (16u << 20) /* a hundred thousand keys; a device that never ends is refused */
+#define FILE_MAX_BYTES                                                                             \
+    (16u << 20) /* a hundred thousand keys; a device that never ends is refused */
 #define READ_BYTES (64u << 10)
 
 /* --- memory --- */

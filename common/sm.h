@@ -24,7 +24,8 @@ struct sm {
 };
 
 void sm_init(struct sm *m, const struct sm_state *states, size_t n_states, uint32_t initial);
-void sm_move(struct sm *m, uint32_t next); /* aborts, naming both states, when the table forbids it */
+void sm_move(struct sm *m,
+             uint32_t next); /* aborts, naming both states, when the table forbids it */
 bool sm_may(const struct sm *m, uint32_t next);
 static inline uint32_t sm_at(const struct sm *m) {
     return m->cur;

@@ -32,7 +32,7 @@ size_t str_find(struct str s, struct str needle, size_t from);
 static inline bool str_is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
 }
-struct str str_trim(struct str s); /* spaces, tabs, CR, LF off both ends */
+struct str str_trim(struct str s);                      /* spaces, tabs, CR, LF off both ends */
 struct str str_cut(struct str s, size_t off, size_t n); /* clamped sub-view */
 /* Takes the text up to sep off the front of *rest into *ret; false when *rest was used up. "a,,b,"
  * gives "a", "", "b". Start with *rest = the whole text. */
@@ -56,7 +56,7 @@ struct strbuf {
 static inline void strbuf_init(struct strbuf *b) {
     *b = (struct strbuf){0};
 }
-void strbuf_fini(struct strbuf *b); /* empty again, reusable */
+void strbuf_fini(struct strbuf *b);  /* empty again, reusable */
 void strbuf_clear(struct strbuf *b); /* keeps the memory */
 void strbuf_reserve(struct strbuf *b, size_t more);
 void strbuf_add(struct strbuf *b, const void *p, size_t n);

@@ -71,7 +71,8 @@ static void enter_stop(struct svc_private_ *p) {
     sm_move(&p->sm, SVC_STOP);
     uv_timer_start(&p->timer, on_patience_over, STOP_PATIENCE_MS, 0);
     uv_unref((uv_handle_t *)&p->timer);
-    uv_unref((uv_handle_t *)&p->hup); /* stays open: libuv would give the signal its deadly default back */
+    /* Stays open: libuv would give the signal its deadly default back. */
+    uv_unref((uv_handle_t *)&p->hup);
     close_wakers(p);
     p->ops->stop(&p->pub);
 }
@@ -295,7 +296,7 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv) {
     process_raise_files();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
-    signal(SIGHUP, SIG_IGN); /* until the loop takes it: a terminal that closes ends nothing */
+    signal(SIGHUP, SIG_IGN);  /* until the loop takes it: a terminal that closes ends nothing */
     p.pub.priv = &p;
     p.pub.clk = clock_real();
     p.cfg = alloc_array(1, ops->table->struct_bytes);

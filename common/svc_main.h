@@ -36,7 +36,8 @@ enum { SVC_EXIT_OK = 0, SVC_EXIT_FAILED = 1, SVC_EXIT_USAGE = 2, SVC_EXIT_START 
 /* Row for a daemon behind a balancer, which must see the 503 of /readyz before the listener closes. */
 #define SVC_LAME_DUCK_OPTION(X)                                                                    \
     X(lame_duck_ms, U32, 3000, 0, 600000, true,                                                    \
-      "after SIGTERM /readyz says 503 and all is served for this long, then the listener closes, ms")
+      "after SIGTERM /readyz says 503 and all is served for this long, then the listener closes, " \
+      "ms")
 
 struct svc {
     uv_loop_t *loop;

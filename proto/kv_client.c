@@ -130,7 +130,7 @@ void kv_client_close(struct kv_client *c, void (*cb)(void *arg), void *arg) {
     c->close_cb = cb;
     c->close_arg = arg;
     LIST_FOREACH_SAFE(&c->calls, it, tmp)
-        kv_call_end(LIST_ENTRY(it, struct kv_call, link), ERR_CANCELED);
+    kv_call_end(LIST_ENTRY(it, struct kv_call, link), ERR_CANCELED);
     c->is_closing = true;
     for (uint32_t i = 0; i < c->cfg.n_addrs; i++)
         kv_node_close(&c->nodes[i]);
@@ -374,11 +374,15 @@ static struct list *bucket(struct kv_client *c, uint64_t id) {
  * request. */
 int kv_part_send(struct kv_part *p, struct kv_req *req, struct rpc_conn *conn, uint16_t method) {
     struct kv_client *c = p->call->client;
-    *req = (struct kv_req){.id = c->next_id++, .part = p, .node = p->node, .conn = conn,
-                           .method = method, .first = req->first, .count = req->count};
-    struct wire_hdr h = {.method = method,
-                         .request_id = req->id,
-                         .deadline_ms = kv_call_left_ms(p->call)};
+    *req = (struct kv_req){.id = c->next_id++,
+                           .part = p,
+                           .node = p->node,
+                           .conn = conn,
+                           .method = method,
+                           .first = req->first,
+                           .count = req->count};
+    struct wire_hdr h = {
+        .method = method, .request_id = req->id, .deadline_ms = kv_call_left_ms(p->call)};
     int rv = rpc_conn_send(conn, &h, c->out->data, c->out->len, NULL);
     list_init(&req->link);
     if (rv == 0)
@@ -398,8 +402,8 @@ void kv_req_forget(struct kv_req *req) {
         return;
     struct kv_part *p = req->part;
     struct kv_client *c = p->call->client;
-    struct kv_req ghost = {.id = req->id, .node = req->node, .conn = req->conn,
-                           .method = req->method};
+    struct kv_req ghost = {
+        .id = req->id, .node = req->node, .conn = req->conn, .method = req->method};
     req_answered(req);
     if (p->epoch_tag != p->node->epoch_tag || c->is_closing)
         return; /* its connection is gone */
@@ -476,8 +480,7 @@ void kv_client_node_lost(struct kv_client *c, struct kv_node *n, int err) {
 }
 
 void kv_client_oneway(struct kv_client *c, struct rpc_conn *conn, uint16_t method) {
-    struct wire_hdr h = {
-        .method = method, .request_id = c->next_id++, .flags = WIRE_F_ONEWAY};
+    struct wire_hdr h = {.method = method, .request_id = c->next_id++, .flags = WIRE_F_ONEWAY};
     (void)rpc_conn_send(conn, &h, c->out->data, c->out->len, NULL);
 }
 
@@ -531,8 +534,8 @@ static void on_error_answer(struct kv_client *c, struct kv_req *req, const struc
 }
 
 /* A frame is whole. Hello, RegisterNamespace and Heartbeat belong to the session, the rest to a part. */
-static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
-                     const uint8_t *msg, struct rpc_sink *sink) {
+static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h, const uint8_t *msg,
+                     struct rpc_sink *sink) {
     struct kv_link *l = arg;
     struct kv_client *c = l->node->client;
     if (is_session_method(h->method)) {
@@ -560,8 +563,8 @@ static void on_frame(struct rpc_conn *conn, void *arg, const struct wire_hdr *h,
         on_error_answer(c, req, h, msg);
         return;
     }
-    int rv = is_last || p->call->ops->on_head ? p->call->ops->on_frame(p, req, h, msg, sink)
-                                              : ERR_PROTO;
+    int rv =
+        is_last || p->call->ops->on_head ? p->call->ops->on_frame(p, req, h, msg, sink) : ERR_PROTO;
     if (rv < 0 && l->conn == conn)
         kv_node_fail(l->node, rv, "malformed answer");
 }

@@ -40,14 +40,14 @@ struct kv_client_cfg {
     const void *token; /* [token_len]; copied; NULL: none */
     size_t token_len;
     enum msg_role role;
-    const char *name;       /* for the node's listings; NULL: "client" */
-    const uint8_t *writer;  /* [16] or NULL: names this process in slot headers */
-    uint32_t n_data_conns;  /* 0..4; 0: calls without payload only */
-    uint32_t max_calls;     /* at once; 0: 256 */
-    uint32_t connect_timeout_ms; /* connect and handshake; 0: 2000 */
+    const char *name;                        /* for the node's listings; NULL: "client" */
+    const uint8_t *writer;                   /* [16] or NULL: names this process in slot headers */
+    uint32_t n_data_conns;                   /* 0..4; 0: calls without payload only */
+    uint32_t max_calls;                      /* at once; 0: 256 */
+    uint32_t connect_timeout_ms;             /* connect and handshake; 0: 2000 */
     uint32_t backoff_min_ms, backoff_max_ms; /* 0: 50, 5000 */
-    const char *tcp_congestion;  /* as in rpc_sock.h */
-    const struct clock *clk;     /* NULL: clock_real() */
+    const char *tcp_congestion;              /* as in rpc_sock.h */
+    const struct clock *clk;                 /* NULL: clock_real() */
     /* A node came up (err 0) or went down (why; also each failed attempt). May be NULL. */
     void (*on_node)(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text);
     void *on_node_arg;
@@ -65,10 +65,10 @@ uint32_t kv_client_nodes_up(const struct kv_client *c);
 struct kv_node_info {
     const char *addr; /* borrowed from the client */
     enum kv_node_state state;
-    uint32_t node_id;  /* these three from Hello, when UP */
+    uint32_t node_id; /* these three from Hello, when UP */
     uint64_t epoch;
     uint64_t features;
-    int last_err; /* why it is not UP; 0: never tried or UP */
+    int last_err;        /* why it is not UP; 0: never tried or UP */
     char last_text[160]; /* the same for a human */
 };
 uint32_t kv_client_n_nodes(const struct kv_client *c);
@@ -82,7 +82,7 @@ struct kv_namespace {
     size_t descriptor_len;
     const uint32_t *range_sizes; /* [n_ranges] bytes, multiples of 64; copied */
     uint32_t n_ranges;           /* 1..CHECKSUM_MAX_RANGES */
-    uint32_t n_full;     /* ranges that a far block needs; n_ranges without window layers */
+    uint32_t n_full;             /* ranges that a far block needs; n_ranges without window layers */
     uint32_t seg_blocks; /* of a chain that go to one node together; 0: KV_ROUTE_SEG_BLOCKS */
 };
 /* *ret_ns is the handle for calls; valid for the client's life. A node that refuses the namespace
@@ -105,8 +105,8 @@ struct kv_lookup {
     uint32_t ns;
     const struct block_id *chain; /* [n], from block 0 */
     uint32_t n;
-    uint32_t have;  /* blocks from 0 that the caller owns already */
-    uint32_t flags; /* MSG_LOOKUP_F_TOUCH, _LEASE */
+    uint32_t have;           /* blocks from 0 that the caller owns already */
+    uint32_t flags;          /* MSG_LOOKUP_F_TOUCH, _LEASE */
     const char *traceparent; /* may be NULL */
     uint32_t deadline_ms;
 };
@@ -141,9 +141,9 @@ void kv_client_release(struct kv_client *c, const struct kv_lease *lease, uint32
 
 struct kv_fetch {
     uint32_t ns;
-    const struct block_id *chain; /* from block 0 (segments are counted from there) */
-    uint32_t first, n;            /* chain[first .. first+n) */
-    uint8_t *const *dst; /* [n], room for the named ranges each; NULL skips that block */
+    const struct block_id *chain;   /* from block 0 (segments are counted from there) */
+    uint32_t first, n;              /* chain[first .. first+n) */
+    uint8_t *const *dst;            /* [n], room for the named ranges each; NULL skips that block */
     uint32_t first_range, n_ranges; /* of each block; n_ranges 0: all from first_range on */
     const char *traceparent;
     uint32_t deadline_ms;
@@ -164,8 +164,8 @@ int kv_client_fetch(struct kv_client *c, const struct kv_fetch *q, kv_fetch_cb c
 
 struct kv_put {
     uint32_t ns;
-    const struct block_id *chain; /* from block 0; parent of chain[i] is chain[i-1] */
-    uint32_t first, n;            /* chain[first .. first+n) */
+    const struct block_id *chain;           /* from block 0; parent of chain[i] is chain[i-1] */
+    uint32_t first, n;                      /* chain[first .. first+n) */
     const uint8_t *const *payload;          /* [n], payload_bytes each */
     const uint64_t *checksum;               /* [n], block checksums */
     const uint64_t *const *range_checksums; /* [n][n_ranges] */
@@ -213,7 +213,8 @@ void kv_call_cancel(struct kv_call *call);
     typedef void (*kv_##name##_cb)(void *arg, int rv, const char *text,                            \
                                    const struct msg_##res *ret);                                   \
     int kv_client_##name(struct kv_client *c, uint32_t node, const struct msg_##req *m,            \
-                         uint32_t deadline_ms, kv_##name##_cb cb, void *arg, struct kv_call **ret);
+                         uint32_t deadline_ms, kv_##name##_cb cb, void *arg,                       \
+                         struct kv_call **ret);
 KV_ADMIN_CALLS(X)
 #undef X
 

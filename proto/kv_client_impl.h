@@ -26,7 +26,7 @@
 #define KV_MAX_NS 16u
 #define KV_BUCKETS 256u
 #define KV_MAX_GIVEN_UP 1024u /* with so many unanswered, a node is as good as dead */
-#define KV_SILENCE_MS 30000u   /* a Heartbeat unanswered for so long: the node hangs */
+#define KV_SILENCE_MS 30000u  /* a Heartbeat unanswered for so long: the node hangs */
 #define KV_IDLE_HEARTBEAT_MS 60000u
 #define KV_MAX_LINKS (1 + KV_CLIENT_MAX_DATA_CONNS)
 
@@ -47,7 +47,7 @@ struct kv_node {
     char *addr_text;
     struct rpc_addr addr;
     enum kv_node_state state;
-    uint32_t epoch_tag; /* counts sessions */
+    uint32_t epoch_tag;         /* counts sessions */
     struct msg_hello_res hello; /* numbers only; its pointers are not kept */
     uint8_t session_token[WIRE_SESSION_TOKEN_BYTES];
     uint32_t n_links; /* wanted in this session */
@@ -79,7 +79,7 @@ struct kv_ns {
 struct kv_req {
     struct list link; /* in the client's bucket while it waits for an answer */
     uint64_t id;
-    struct kv_part *part;  /* NULL: given up, its answer is dropped */
+    struct kv_part *part; /* NULL: given up, its answer is dropped */
     struct kv_node *node;
     struct rpc_conn *conn; /* it was sent on; valid while linked */
     uint16_t method;
@@ -114,17 +114,17 @@ struct kv_part {
     uint32_t n;    /* blocks */
     uint32_t *idx; /* [n] position in the caller's arrays */
     /* fetch */
-    uint64_t *sums;      /* [n_ranges] of the block under way */
-    uint32_t at;         /* its local index */
-    uint32_t n_checked;  /* the next range to compare */
+    uint64_t *sums;       /* [n_ranges] of the block under way */
+    uint32_t at;          /* its local index */
+    uint32_t n_checked;   /* the next range to compare */
     size_t checked_bytes; /* their bytes */
     bool is_bad;
     /* put: kv_client_put.c */
     struct list putting; /* in node->putting */
     uint64_t put_id, data_id;
     uint32_t n_wanted, n_sent, n_commits_open;
-    uint32_t *wanted; /* [n_wanted] local indexes */
-    struct buf *bufs; /* [n_wanted] over the caller's memory */
+    uint32_t *wanted;       /* [n_wanted] local indexes */
+    struct buf *bufs;       /* [n_wanted] over the caller's memory */
     struct kv_req *commits; /* one for each group */
     uint32_t n_commits;
 };
@@ -135,9 +135,9 @@ struct kv_call {
     const struct kv_call_ops *ops;
     void *arg;
     uint64_t deadline_ns;
-    int rv;         /* how it ended */
-    int first_err;  /* of its parts */
-    uint32_t n_ok;  /* parts that ended well */
+    int rv;        /* how it ended */
+    int first_err; /* of its parts */
+    uint32_t n_ok; /* parts that ended well */
     uint32_t n_live;
     bool is_starting, is_finished;
     void *mem;      /* arrays of the parts, freed with the call */

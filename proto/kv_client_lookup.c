@@ -38,8 +38,7 @@ static struct block_id *gather_ids(struct kv_part *p, const struct block_id *cha
     return ids;
 }
 
-static void send_release(struct kv_client *c, struct kv_node *n, uint64_t lease_id,
-                         uint32_t used) {
+static void send_release(struct kv_client *c, struct kv_node *n, uint64_t lease_id, uint32_t used) {
     struct msg_release_req m = {.lease_id = lease_id, .used = used};
     struct buf *out = kv_client_out(c);
     if (wire_msg_release_req_encode(&c->scratch, &m, out) == 0)
@@ -101,9 +100,9 @@ static void deliver_lookup(struct kv_call *call) {
         return;
     }
     struct kv_lookup_res res = {.status = call->bytes, .n = q->n, .lease = lease};
-    while (res.n_prefix < q->n && (res.n_prefix < q->have ||
-                                   call->bytes[res.n_prefix] == MSG_LOOKUP_RAM ||
-                                   call->bytes[res.n_prefix] == MSG_LOOKUP_DISK))
+    while (res.n_prefix < q->n &&
+           (res.n_prefix < q->have || call->bytes[res.n_prefix] == MSG_LOOKUP_RAM ||
+            call->bytes[res.n_prefix] == MSG_LOOKUP_DISK))
         res.n_prefix++;
     call->u.lookup.cb(call->arg, 0, &res);
 }

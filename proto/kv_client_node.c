@@ -229,9 +229,8 @@ static int send_hello(struct kv_link *l) {
     if (rv < 0)
         return rv;
     l->hello_id = c->next_id++;
-    struct wire_hdr h = {.method = WIRE_HELLO,
-                         .request_id = l->hello_id,
-                         .deadline_ms = c->cfg.connect_timeout_ms};
+    struct wire_hdr h = {
+        .method = WIRE_HELLO, .request_id = l->hello_id, .deadline_ms = c->cfg.connect_timeout_ms};
     return rpc_conn_send(l->conn, &h, out->data, out->len, NULL);
 }
 

@@ -94,8 +94,7 @@ static int send_block(struct kv_part *p, struct rpc_conn *conn) {
         return rv;
     struct buf *b = &p->bufs[p->n_sent];
     buf_init_extern(b, (void *)(uintptr_t)q->payload[i], ns->payload_bytes, no_release, NULL);
-    struct wire_hdr h = {
-        .method = WIRE_PUT_DATA, .request_id = p->data_id, .flags = WIRE_F_ONEWAY};
+    struct wire_hdr h = {.method = WIRE_PUT_DATA, .request_id = p->data_id, .flags = WIRE_F_ONEWAY};
     rv = rpc_conn_send(conn, &h, out->data, out->len, b);
     if (rv == 0)
         p->call->u.put.res.bytes_sent += ns->payload_bytes;
@@ -323,10 +322,14 @@ static int send_begin(struct kv_part *p, const uint32_t *before) {
         col.flags[k] = depth && before[i] != p->node->index ? MSG_PUT_BF_PARENT_ELSEWHERE : 0;
     }
     struct msg_put_begin_req m = {.ns = p->node->ns_handle[q->ns],
-                                  .n_ids = p->n, .n_parents = p->n,
-                                  .n_depths = p->n, .n_checksums = p->n,
-                                  .ids = col.ids, .parents = col.parents,
-                                  .depths = col.depths, .checksums = col.checksums,
+                                  .n_ids = p->n,
+                                  .n_parents = p->n,
+                                  .n_depths = p->n,
+                                  .n_checksums = p->n,
+                                  .ids = col.ids,
+                                  .parents = col.parents,
+                                  .depths = col.depths,
+                                  .checksums = col.checksums,
                                   .block_flags = {col.flags, p->n},
                                   .group = q->group,
                                   .priority = q->urgent,

@@ -220,8 +220,13 @@ int rpc_conn_open(struct rpc_conn **ret, uv_loop_t *loop, int fd, bool is_tcp,
     struct rpc_conn *c = calloc(1, sizeof(*c));
     if (!c)
         return ERR_NOMEM;
-    *c = (struct rpc_conn){.magic = RPC_CONN_MAGIC, .refs = 1, .fd = fd, .is_tcp = is_tcp,
-                           .cfg = *cfg, .ops = ops, .arg = arg};
+    *c = (struct rpc_conn){.magic = RPC_CONN_MAGIC,
+                           .refs = 1,
+                           .fd = fd,
+                           .is_tcp = is_tcp,
+                           .cfg = *cfg,
+                           .ops = ops,
+                           .arg = arg};
     conn_defaults(&c->cfg);
     c->state = cfg->connecting ? CONN_CONNECTING : CONN_OPEN;
     c->last_read_ns = clock_mono_ns(c->cfg.clk);

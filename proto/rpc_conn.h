@@ -33,7 +33,7 @@ struct rpc_sink {
     /* After each piece; the first `got` bytes are at dst. May be NULL. Called with dst != NULL
      * only. */
     void (*part)(struct rpc_sink *s, size_t got);
-    void *ctx;    /* the callee's, with u[] */
+    void *ctx; /* the callee's, with u[] */
     uint64_t u[2];
 };
 

@@ -97,8 +97,12 @@ static struct rpc_call make_call(struct srv_conn *sc, const struct wire_hdr *h,
     struct rpc_server *s = sc->s;
     bump_reset(&s->scratch);
     s->out->len = 0;
-    return (struct rpc_call){.server = s, .conn = sc->conn, .hdr = *h, .msg = msg,
-                             .scratch = &s->scratch, .out = s->out,
+    return (struct rpc_call){.server = s,
+                             .conn = sc->conn,
+                             .hdr = *h,
+                             .msg = msg,
+                             .scratch = &s->scratch,
+                             .out = s->out,
                              .recv_ns = rpc_conn_frame_begin_ns(sc->conn)};
 }
 
@@ -201,8 +205,8 @@ static void on_drain(struct rpc_conn *c, void *arg) {
  * version learns why; then, or at once, the connection ends. */
 static void on_broken(struct rpc_conn *c, void *arg, int err, const struct wire_hdr *h) {
     struct srv_conn *sc = arg;
-    bool is_protocol = err == ERR_PROTO || err == ERR_UNSUPPORTED || err == ERR_TOOBIG ||
-                       err == ERR_CORRUPT;
+    bool is_protocol =
+        err == ERR_PROTO || err == ERR_UNSUPPORTED || err == ERR_TOOBIG || err == ERR_CORRUPT;
     sc->s->stats.protocol_errors += is_protocol;
     const char *text = err == ERR_UNSUPPORTED ? VERSION_TEXT : err_text(err);
     if (is_protocol && h && rpc_conn_reply_error(c, h, err, text) == 0) {
@@ -338,8 +342,7 @@ void rpc_server_stop_listening(struct rpc_server *s) {
 
 /* Something that should have come by now. */
 static bool is_late(const struct rpc_server *s, const struct srv_conn *sc, uint64_t now) {
-    bool is_silent =
-        !sc->is_granted && now - sc->opened_ns > s->cfg.grants_timeout_ms * NS_PER_MS;
+    bool is_silent = !sc->is_granted && now - sc->opened_ns > s->cfg.grants_timeout_ms * NS_PER_MS;
     return is_silent || rpc_conn_frame_ns(sc->conn) > s->cfg.frame_timeout_ms * NS_PER_MS;
 }
 
@@ -406,8 +409,8 @@ int rpc_server_open(struct rpc_server **ret, uv_loop_t *loop, const struct rpc_s
     uv_timer_init(loop, &s->sweep);
     s->sweep.data = s;
     s->live = 1;
-    uint64_t shortest = MIN(MIN(s->cfg.grants_timeout_ms, s->cfg.stall_timeout_ms),
-                            s->cfg.frame_timeout_ms);
+    uint64_t shortest =
+        MIN(MIN(s->cfg.grants_timeout_ms, s->cfg.stall_timeout_ms), s->cfg.frame_timeout_ms);
     uint64_t period = MIN(shortest / 4 + 1, (uint64_t)1000);
     uv_timer_start(&s->sweep, on_sweep, period, period);
     *ret = s;
@@ -473,5 +476,5 @@ void rpc_server_stats(const struct rpc_server *s, struct rpc_server_stats *ret) 
     ret->bytes_received = s->in_pool.share.used;
     ret->bytes_queued = 0;
     LIST_FOREACH(&s->conns, it)
-        ret->bytes_queued += rpc_conn_queued_bytes(LIST_ENTRY(it, struct srv_conn, link)->conn);
+    ret->bytes_queued += rpc_conn_queued_bytes(LIST_ENTRY(it, struct srv_conn, link)->conn);
 }

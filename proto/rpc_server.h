@@ -22,11 +22,11 @@ struct rpc_call {
     struct rpc_server *server;
     struct rpc_conn *conn;
     struct wire_hdr hdr;
-    const uint8_t *msg; /* [hdr.msg_len] */
-    struct bump *scratch; /* reset before the call */
-    struct buf *out;      /* empty; encode the answer here, then rpc_call_reply() */
+    const uint8_t *msg;    /* [hdr.msg_len] */
+    struct bump *scratch;  /* reset before the call */
+    struct buf *out;       /* empty; encode the answer here, then rpc_call_reply() */
     struct rpc_sink *sink; /* handle(): where the payload went; NULL without payload */
-    uint64_t recv_ns;     /* monotonic: its first byte was here; hdr.deadline_ms counts from it */
+    uint64_t recv_ns;      /* monotonic: its first byte was here; hdr.deadline_ms counts from it */
 };
 
 struct rpc_method {
@@ -54,7 +54,7 @@ struct rpc_server_stats {
 struct rpc_server_cfg {
     const struct rpc_method *methods; /* [n_methods], kept by the owner */
     size_t n_methods;
-    void *arg;                             /* for all callbacks below and in the table */
+    void *arg;                                        /* for all callbacks below and in the table */
     void (*on_accept)(void *arg, struct rpc_conn *c); /* may be NULL */
     /* The connection is gone; the owner drops what it keeps for it (rpc_conn_user). May be NULL. */
     void (*on_gone)(void *arg, struct rpc_conn *c);
@@ -63,17 +63,18 @@ struct rpc_server_cfg {
      * is answered). May be NULL. */
     void (*on_request)(void *arg, struct rpc_conn *c, const struct wire_hdr *h, int rv,
                        const char *text);
-    struct rpc_conn_cfg conn;      /* limits; connecting is ignored */
+    struct rpc_conn_cfg conn; /* limits; connecting is ignored */
     struct rpc_sock_opt sock;
     /* 0: 1024. At the limit the oldest connection without a grant gives way to a new one; when all have
      * grants, the new one is closed. */
     uint32_t max_conns;
-    uint32_t grants_timeout_ms;    /* for a connection without a grant (no Hello); 0: 5000 */
-    uint32_t stall_timeout_ms;     /* a peer that takes nothing for this long is closed; 0: 30000 */
-    uint32_t frame_timeout_ms;     /* from a frame's first byte to its last; 0: 60000 */
-    uint64_t max_received_bytes;   /* messages over RPC_IN_BYTES that are not whole, in all; 0: 64 MiB */
-    uint32_t scratch_bytes;        /* 0: 4 MiB */
-    const struct clock *clk;       /* NULL: clock_real() */
+    uint32_t grants_timeout_ms; /* for a connection without a grant (no Hello); 0: 5000 */
+    uint32_t stall_timeout_ms;  /* a peer that takes nothing for this long is closed; 0: 30000 */
+    uint32_t frame_timeout_ms;  /* from a frame's first byte to its last; 0: 60000 */
+    uint64_t
+        max_received_bytes;  /* messages over RPC_IN_BYTES that are not whole, in all; 0: 64 MiB */
+    uint32_t scratch_bytes;  /* 0: 4 MiB */
+    const struct clock *clk; /* NULL: clock_real() */
 };
 
 int rpc_server_open(struct rpc_server **ret, uv_loop_t *loop, const struct rpc_server_cfg *cfg,

@@ -62,8 +62,7 @@ static bool sockaddr_is_loopback(const struct sockaddr_storage *ss) {
     }
     if (ss->ss_family == AF_INET6) {
         const struct in6_addr *a6 = &((const struct sockaddr_in6 *)(const void *)ss)->sin6_addr;
-        return IN6_IS_ADDR_LOOPBACK(a6) ||
-               (IN6_IS_ADDR_V4MAPPED(a6) && a6->s6_addr[12] == 127);
+        return IN6_IS_ADDR_LOOPBACK(a6) || (IN6_IS_ADDR_V4MAPPED(a6) && a6->s6_addr[12] == 127);
     }
     return false;
 }
@@ -138,7 +137,8 @@ static int remove_stale_socket(const struct sockaddr_un *un, struct errbuf *eb) 
     close(fd);
     if (is_alive)
         return err_set(eb, ERR_EXISTS, "another process listens on '%s'", un->sun_path);
-    return unlink(un->sun_path) < 0 && errno != ENOENT ? sock_path_error(eb, -errno, un->sun_path) : 0;
+    return unlink(un->sun_path) < 0 && errno != ENOENT ? sock_path_error(eb, -errno, un->sun_path)
+                                                       : 0;
 }
 
 static int listen_unix(const struct rpc_addr *a, int backlog, struct errbuf *eb) {

@@ -20,7 +20,7 @@
 
 #define WIRE_HDR_BYTES 32
 #define WIRE_MAGIC 0x50434e49u /* "INCP" */
-#define WIRE_VERSION 2 /* layout of the header as in 1; messages and checksums differ */
+#define WIRE_VERSION 2         /* layout of the header as in 1; messages and checksums differ */
 
 #define WIRE_F_RESPONSE 0x01u /* else a request */
 #define WIRE_F_END 0x02u      /* last frame of this request's answer */

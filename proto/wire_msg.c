@@ -46,6 +46,7 @@ int wire_conv_bad_len(struct errbuf *eb, const char *field, size_t len, size_t w
 }
 
 /* ---- the messages: one field list each ---- */
+/* clang-format off */
 
 #define ERROR_FIELDS(F) F(NUM, code) F(STR, text)
 WIRE_MSG_DEFINE(error, Incipit__Error, incipit__error, ERROR_FIELDS)
@@ -183,3 +184,4 @@ WIRE_MSG_DEFINE(handover_list_req, Incipit__HandoverListReq, incipit__handover_l
     F(BYTES, cursor)
 WIRE_MSG_DEFINE(handover_list_res, Incipit__HandoverListRes, incipit__handover_list_res,
                 HANDOVER_LIST_RES_FIELDS)
+/* clang-format on */

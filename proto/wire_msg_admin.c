@@ -5,6 +5,7 @@
 
 /* One field list a message; wire_msg_conv.h makes both conversions of it. */
 
+/* clang-format off */
 #define NO_FIELDS(F) F(NONE, none)
 WIRE_MSG_DEFINE(stats_req, Incipit__StatsReq, incipit__stats_req, NO_FIELDS)
 
@@ -105,3 +106,4 @@ WIRE_MSG_DEFINE(events_req, Incipit__EventsReq, incipit__events_req, EVENTS_REQ_
 #define EVENT_FIELDS(F)                                                                            \
     F(NUM, seq) F(NUM, time_ms) F(NUM, kind) F(IDS, ids) F(STR, text) F(NUM, lost)
 WIRE_MSG_DEFINE(event, Incipit__Event, incipit__event, EVENT_FIELDS)
+/* clang-format on */

@@ -39,9 +39,9 @@ struct worker {
     struct loop_work *loader; /* its one job is load; NULL: over */
     struct loop_job load;
     struct errbuf load_eb;
-    bool is_loaded; /* m is there */
+    bool is_loaded;                     /* m is there */
     struct loop_work *work, *work_long; /* text: short ones and puts; long ones */
-    struct kv_client *client; /* NULL: no cache */
+    struct kv_client *client;           /* NULL: no cache */
     struct kv_remote remote;
     struct engine *engine;
     struct http_metrics_source sources[2];
@@ -50,12 +50,12 @@ struct worker {
     struct http_route routes[HTTP_METRICS_ROUTES + HTTP_OPENAI_ROUTES + 1]; /* and /health */
     struct http_server *http;
     uint32_t n_closing; /* close callbacks to come */
-    bool is_warm;    /* the first forward pass is done */
-    uint64_t untried; /* cache nodes by index whose first attempt is under way */
-    bool is_serving; /* warm and all tried */
+    bool is_warm;       /* the first forward pass is done */
+    uint64_t untried;   /* cache nodes by index whose first attempt is under way */
+    bool is_serving;    /* warm and all tried */
     bool is_closing;
     bool is_model_changed; /* and said so */
-    bool is_closed; /* no handle of ours is open any more */
+    bool is_closed;        /* no handle of ours is open any more */
 };
 
 /* --- health --- */
@@ -89,7 +89,9 @@ static void add_progress(struct worker *w, struct strbuf *json) {
     if (!w->is_serving)
         strbuf_addf(json, ",\"loading\":{\"bytes\":%llu,\"of\":%llu,\"step\":\"%s\"}",
                     (unsigned long long)done, (unsigned long long)total,
-                    !w->is_loaded ? "model" : w->is_warm ? "cache nodes" : "first forward pass");
+                    !w->is_loaded ? "model"
+                    : w->is_warm  ? "cache nodes"
+                                  : "first forward pass");
 }
 
 static bool is_ready(void *arg, struct strbuf *json) {
@@ -111,8 +113,8 @@ static void begin_serving(struct worker *w) {
     if (w->is_serving || w->is_closing || !w->is_warm || w->untried)
         return; /* closing: nodes still come and go, HTTP is gone */
     w->is_serving = true;
-    svc_ready(w->svc, "listen=%s port=%u model=%s name=%s", w->cfg->listen, http_server_port(w->http), w->m.name,
-              w->name);
+    svc_ready(w->svc, "listen=%s port=%u model=%s name=%s", w->cfg->listen,
+              http_server_port(w->http), w->m.name, w->name);
 }
 
 static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
@@ -122,8 +124,8 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
         if (w->engine)
             engine_cache_is_back(w->engine); /* another process, perhaps, with less in it */
     } else if (state == KV_NODE_DOWN) {
-        log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text=%s", node,
-                 err_name(err), text ? text : "");
+        log_warn(w->svc->log, "cache node down, computing without it", "node=%u err=%s text=%s",
+                 node, err_name(err), text ? text : "");
     }
     if (state != KV_NODE_CONNECTING) {
         w->untried &= ~((uint64_t)1 << node);
@@ -358,7 +360,8 @@ static int start_failed(struct worker *w, int rv) {
 }
 
 static int open_pools(struct worker *w, struct errbuf *eb) {
-    struct loop_work_cfg wc = {.n_threads = 1, .max_queued = w->cfg->max_queue + 1024, .name = "text"};
+    struct loop_work_cfg wc = {
+        .n_threads = 1, .max_queued = w->cfg->max_queue + 1024, .name = "text"};
     int rv = loop_work_open(&w->work, w->svc->loop, &wc);
     wc.name = "long text";
     if (rv == 0)
@@ -523,7 +526,8 @@ static void worker_free(struct svc *s) {
 
 int worker_main(int argc, char **argv) {
     const struct svc_ops ops = {
-        .prog = {.name = "incipit-worker", .summary = "serves a GGUF model over the OpenAI HTTP API"},
+        .prog = {.name = "incipit-worker",
+                 .summary = "serves a GGUF model over the OpenAI HTTP API"},
         .table = worker_config_table(),
         .start = worker_start,
         .drain = worker_drain,

@@ -19,7 +19,8 @@
     X(insecure_no_auth, BOOL, false, 0, 0, false,                                                  \
       "allow listening beyond loopback without --api-key-file")                                    \
     X(allowed_host, LIST, "", 0, 64, false,                                                        \
-      "name taken in Host beside addresses and localhost, or *; repeatable. Asked for on loopback "\
+      "name taken in Host beside addresses and localhost, or *; repeatable. Asked for on "         \
+      "loopback "                                                                                  \
       "without --api-key-file, since a web page can point a name of its own there")                \
     X(cors_origin, LIST, "", 0, 64, false,                                                         \
       "origin of web pages that may use the API, https://NAME[:PORT], or *; repeatable")           \
@@ -32,11 +33,12 @@
       "all request bodies together; one client's share of it is answered 503 beyond")              \
     X(api_key_file, STR, "", 0, 4096, false,                                                       \
       "file with API keys, one a line: KEY [SALT as 64 hex digits]")                               \
-    X(cache, LIST, "", 0, 64, false, "cache node, unix:PATH or HOST:PORT; repeatable; none: no cache") \
+    X(cache, LIST, "", 0, 64, false,                                                               \
+      "cache node, unix:PATH or HOST:PORT; repeatable; none: no cache")                            \
     X(token_file, STR, "", 0, 4096, false, "file with the token for the cache nodes")              \
     X(fetch, ENUM, "auto", "auto|always|never", 0, false,                                          \
       "resident prefixes: auto: fetch when measured faster than computing; always: also from a "   \
-      "node that hangs, which costs 2 to 4 s a request until the breaker opens; never")             \
+      "node that hangs, which costs 2 to 4 s a request until the breaker opens; never")            \
     X(threads, U32, 0, 0, 1024, false, "kernel threads; 0: one a core")                            \
     X(isa, STR, "", 0, 32, false, "force kernels by name (scalar, avx2, avx512); empty: by CPU")   \
     X(numerics, ENUM, "exact", "exact|blas", 0, false, "kernels of prefill; blas: OpenBLAS")       \
@@ -44,10 +46,13 @@
     X(block_tokens, U32, 32, 4, 1024, false, "tokens in a block, a power of two")                  \
     X(max_context, U32, 0, 0, 1u << 20, false,                                                     \
       "most tokens of one request, prompt and answer; 0: the model's")                             \
-    X(kv_bytes, U64, 1ull << 30, 1ull << 16, 1ull << 44, false, "memory for KV pages; a request reserves its prompt and max_tokens, or the context without them")             \
+    X(kv_bytes, U64, 1ull << 30, 1ull << 16, 1ull << 44, false,                                    \
+      "memory for KV pages; a request reserves its prompt and max_tokens, or the context without " \
+      "them")                                                                                      \
     X(chunk_tokens, U32, 256, 1, 8192, false, "most rows computed in one step")                    \
     X(chunk_ms, U32, 100, 0, 60000, false,                                                         \
-      "time that prompts may take of a step beside requests that generate, ms; 0: chunk-tokens alone bounds it") \
+      "time that prompts may take of a step beside requests that generate, ms; 0: chunk-tokens "   \
+      "alone bounds it")                                                                           \
     X(max_seqs, U32, 16, 1, 256, false, "most sequences computed in one step")                     \
     X(max_queue, U32, 128, 1, 1u << 16, false, "requests that may wait; more get 429")             \
     X(engine_hang_ms, U32, 60000, 1000, 3600000, true,                                             \
@@ -58,7 +63,8 @@
       "family of the chat template; auto: the file's, which must be one of them")                  \
     X(digest_cache, STR, "", 0, 4096, false,                                                       \
       "folder that remembers weight digests; empty: the user's cache folder; none: off")           \
-    X(debug_logits, BOOL, false, 0, 0, false, "add the SHA-256 of the first token's logits to answers")
+    X(debug_logits, BOOL, false, 0, 0, false,                                                      \
+      "add the SHA-256 of the first token's logits to answers")
 
 struct worker_config {
     CFG_FIELDS(WORKER_CONFIG)

@@ -56,7 +56,8 @@
     X(pending_puts, GAUGE, "full pages waiting to be put or on their way")                         \
     X(cache_breaker_state, GAUGE, "0 closed, 1 open, 2 half-open")                                 \
     X(cache_connected, GAUGE, "1: a session with a cache node stands")                             \
-    X(cache_nodes, GAUGE, "cache nodes that are used: those of --cache, unless numerics are broken") \
+    X(cache_nodes, GAUGE,                                                                          \
+      "cache nodes that are used: those of --cache, unless numerics are broken")                   \
     X(numerics_mismatch, GAUGE, "1: the self-test's digest is not the contract's; no cache")       \
     X(model_changed, GAUGE, "1: the model file changed since it was loaded; answers did not")      \
     X(time_to_first_token_seconds, HISTO, "accepted to first token",                               \
@@ -89,9 +90,11 @@ METRIC_TABLE(worker_metrics, WORKER_METRICS, "incipit_worker_")
     X(kv_usage_ratio, FGAUGE, "old spelling", .name = "vllm:gpu_cache_usage_perc")                 \
     X(prompt_tokens_total, COUNTER, "prompt tokens looked up in own pages",                        \
       .name = "vllm:prefix_cache_queries_total")                                                   \
-    X(prompt_tokens_local_total, COUNTER, "of these, found", .name = "vllm:prefix_cache_hits_total") \
+    X(prompt_tokens_local_total, COUNTER, "of these, found",                                       \
+      .name = "vllm:prefix_cache_hits_total")                                                      \
     X(prompt_tokens_total, COUNTER, "old spelling", .name = "vllm:gpu_prefix_cache_queries_total") \
-    X(prompt_tokens_local_total, COUNTER, "old spelling", .name = "vllm:gpu_prefix_cache_hits_total") \
+    X(prompt_tokens_local_total, COUNTER, "old spelling",                                          \
+      .name = "vllm:gpu_prefix_cache_hits_total")                                                  \
     X(external_queries_total, COUNTER, "prompt tokens looked up at the cache service",             \
       .name = "vllm:external_prefix_cache_queries_total")                                          \
     X(prompt_tokens_remote_total, COUNTER, "of these, fetched",                                    \
@@ -106,7 +109,8 @@ METRIC_TABLE(worker_metrics, WORKER_METRICS, "incipit_worker_")
       .name = "vllm:prompt_tokens_by_source_total", .labels = "source=\"external_kv_transfer\"")   \
     X(prompt_tokens_reused_total, COUNTER, "prompt tokens not computed",                           \
       .name = "vllm:prompt_tokens_cached_total")                                                   \
-    X(generation_tokens_total, COUNTER, "tokens generated", .name = "vllm:generation_tokens_total") \
+    X(generation_tokens_total, COUNTER, "tokens generated",                                        \
+      .name = "vllm:generation_tokens_total")                                                      \
     X(requests_stop_total, COUNTER, "requests done", .name = "vllm:request_success_total",         \
       .labels = "finished_reason=\"stop\"")                                                        \
     X(requests_length_total, COUNTER, "requests done", .name = "vllm:request_success_total",       \

@@ -22,7 +22,8 @@ static int load_kernels(struct worker_model *m, const struct worker_config *cfg,
     if (!m->ops)
         return err_wrap(eb, ERR_UNSUPPORTED, "--isa");
     if (cfg->threads > mach.cpus) /* they would wait for each other while others have the CPU */
-        log_warn(log, "more kernel threads than CPUs", "threads=%u cpus=%u", cfg->threads, mach.cpus);
+        log_warn(log, "more kernel threads than CPUs", "threads=%u cpus=%u", cfg->threads,
+                 mach.cpus);
     uint32_t n = cfg->threads ? cfg->threads : mach.cpus;
     return kern_team_new(&m->team, MIN(n, (uint32_t)KERN_TEAM_MAX), eb);
 }
@@ -35,12 +36,14 @@ static int check_memory(const struct worker_config *cfg, struct log *log, struct
     if (!mach.memory_bytes)
         return 0;
     if (cfg->kv_bytes > mach.memory_bytes)
-        return err_set(eb, ERR_TOOBIG, "--kv-bytes %" PRIu64 " is more than the memory there is, %" PRIu64 "%s",
-                       cfg->kv_bytes, mach.memory_bytes, mach.has_memory_limit ? " (control group)" : "");
+        return err_set(eb, ERR_TOOBIG,
+                       "--kv-bytes %" PRIu64 " is more than the memory there is, %" PRIu64 "%s",
+                       cfg->kv_bytes, mach.memory_bytes,
+                       mach.has_memory_limit ? " (control group)" : "");
     if (stat(cfg->model, &st) == 0 && (uint64_t)st.st_size + cfg->kv_bytes > mach.memory_bytes)
         log_warn(log, "model and KV pages are more than the memory there is",
-                 "model_bytes=%" PRIu64 " kv_bytes=%" PRIu64 " memory_bytes=%" PRIu64, (uint64_t)st.st_size,
-                 cfg->kv_bytes, mach.memory_bytes);
+                 "model_bytes=%" PRIu64 " kv_bytes=%" PRIu64 " memory_bytes=%" PRIu64,
+                 (uint64_t)st.st_size, cfg->kv_bytes, mach.memory_bytes);
     return 0;
 }
 
@@ -64,15 +67,15 @@ static bool on_progress(void *arg, uint64_t done, uint64_t total) {
     return !atomic_load(&ld->cancel);
 }
 
-static int load_weights(struct worker_model *m, const struct worker_config *cfg, struct worker_loading *ld,
-                        struct errbuf *eb) {
+static int load_weights(struct worker_model *m, const struct worker_config *cfg,
+                        struct worker_loading *ld, struct errbuf *eb) {
     if (!cfg->model[0])
         return err_set(eb, ERR_INVALID, "--model FILE is required");
     if (cfg->block_tokens & (cfg->block_tokens - 1))
         return err_set(eb, ERR_INVALID, "--block-tokens %u is no power of two", cfg->block_tokens);
     if (cfg->chunk_tokens < cfg->max_seqs)
-        return err_set(eb, ERR_INVALID, "--chunk-tokens %u is less than --max-seqs %u", cfg->chunk_tokens,
-                       cfg->max_seqs);
+        return err_set(eb, ERR_INVALID, "--chunk-tokens %u is less than --max-seqs %u",
+                       cfg->chunk_tokens, cfg->max_seqs);
     int rv = kv_dtype_parse(cfg->kv_dtype, &m->kv_dtype);
     if (rv < 0)
         return err_set(eb, rv, "--kv-dtype '%s' is not supported; known: f16, f32", cfg->kv_dtype);
@@ -81,7 +84,7 @@ static int load_weights(struct worker_model *m, const struct worker_config *cfg,
         .keep_raw = cfg->numerics == 1,
         .progress = ld ? on_progress : NULL,
         .progress_arg = ld,
-        .digest_cache_dir = !cfg->digest_cache[0]                   ? NULL
+        .digest_cache_dir = !cfg->digest_cache[0]                    ? NULL
                             : strcmp(cfg->digest_cache, "none") == 0 ? ""
                                                                      : cfg->digest_cache,
     };
@@ -93,16 +96,18 @@ static int load_weights(struct worker_model *m, const struct worker_config *cfg,
 }
 
 /* The file's template, or the family that --chat-template names. */
-static int load_template(struct worker_model *m, const struct worker_config *cfg, const struct gguf_vocab *v,
-                         struct errbuf *eb) {
+static int load_template(struct worker_model *m, const struct worker_config *cfg,
+                         const struct gguf_vocab *v, struct errbuf *eb) {
     struct errbuf why = {{0}};
     if (cfg->chat_template) { /* "auto" is 0, then the families in their order */
-        int rv = chat_template_of_family(&m->chat, (enum chat_family)(cfg->chat_template - 1), m->tok, eb);
+        int rv = chat_template_of_family(&m->chat, (enum chat_family)(cfg->chat_template - 1),
+                                         m->tok, eb);
         return rv < 0 ? err_wrap(eb, rv, "--chat-template") : 0;
     }
     struct tok_str bos = tokenizer_piece(m->tok, tokenizer_bos(m->tok));
     if (chat_template_new(&m->chat, v->chat_template.p, v->chat_template.len, bos, &why) < 0)
-        snprintf(m->chat_error, sizeof(m->chat_error), "%.*s; --chat-template NAME uses a known one instead",
+        snprintf(m->chat_error, sizeof(m->chat_error),
+                 "%.*s; --chat-template NAME uses a known one instead",
                  (int)sizeof(m->chat_error) - 64, why.text);
     return 0;
 }
@@ -122,7 +127,8 @@ static int load_text(struct worker_model *m, const struct worker_config *cfg, st
     return rv < 0 ? err_wrap(eb, rv, "tokenizer") : 0;
 }
 
-static int make_forward(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+static int make_forward(struct worker_model *m, const struct worker_config *cfg,
+                        struct errbuf *eb) {
     const struct model_hparams *hp = &m->model->hp;
     int rv;
     if (cfg->numerics == 1) {
@@ -156,7 +162,8 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
 }
 
 /* The self-test tells what this process really computes; its id is part of the namespace. */
-static int make_namespace(struct worker_model *m, const struct worker_config *cfg, struct errbuf *eb) {
+static int make_namespace(struct worker_model *m, const struct worker_config *cfg,
+                          struct errbuf *eb) {
     uint8_t digest[DIGEST_BYTES], graph[DIGEST_BYTES], rope[DIGEST_BYTES], tokenizer[DIGEST_BYTES];
     int rv = kern_selftest_run(m->ops, digest);
     if (rv < 0)
@@ -203,14 +210,17 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
     }
     char hex[2 * DIGEST_BYTES + 1];
     digest_hex(m->ns.digest, DIGEST_BYTES, hex);
-    log_info(log, "model loaded", "name=%s arch=%s isa=%s threads=%u context=%u pages=%u page_bytes=%zu",
-             m->name, m->model->hp.arch, m->ops->name, kern_team_size(m->team), m->max_ctx, m->n_pages,
+    log_info(log, "model loaded",
+             "name=%s arch=%s isa=%s threads=%u context=%u pages=%u page_bytes=%zu", m->name,
+             m->model->hp.arch, m->ops->name, kern_team_size(m->team), m->max_ctx, m->n_pages,
              m->layout.page_bytes);
     log_info(log, "namespace", "digest=%s numerics=%s", hex, m->numerics_id);
     if (m->ops != kernels_pick("scalar", NULL) &&
         !attn_is_vectorised(m->model->hp.d_head, cfg->block_tokens))
-        log_warn(log, "attention runs without vector instructions: head size and --block-tokens are no "
-                 "multiples of 16", "d_head=%u block_tokens=%u", m->model->hp.d_head, cfg->block_tokens);
+        log_warn(log,
+                 "attention runs without vector instructions: head size and --block-tokens are no "
+                 "multiples of 16",
+                 "d_head=%u block_tokens=%u", m->model->hp.d_head, cfg->block_tokens);
     if (!m->numerics_ok)
         log_warn(log, "numerics self-test differs from the contract, the cache is off", "id=%s",
                  m->numerics_id);

@@ -34,10 +34,10 @@ enum index_state { INDEX_MEM = 0, INDEX_REDIS_UP = 1, INDEX_REDIS_DOWN = 2 };
 
 struct index_stats {
     enum index_state state;
-    uint64_t published, withdrawn;  /* segments written, in all */
-    uint64_t dropped;               /* backlog full: left to the next republish */
+    uint64_t published, withdrawn; /* segments written, in all */
+    uint64_t dropped;              /* backlog full: left to the next republish */
     uint64_t errors, reconnects, republished;
-    uint64_t backlog;               /* segments waiting now */
+    uint64_t backlog; /* segments waiting now */
 };
 
 struct index; /* opaque */
@@ -66,18 +66,18 @@ struct index_node { /* what the node's record says; read when it is written */
 
 struct index_redis_cfg {
     uv_loop_t *loop;
-    const struct clock *clk; /* NULL: the real one */
-    struct log *log;         /* NULL: silent */
-    const char *addr;        /* host:port or unix:/path; borrowed, as all texts here */
+    const struct clock *clk;     /* NULL: the real one */
+    struct log *log;             /* NULL: silent */
+    const char *addr;            /* host:port or unix:/path; borrowed, as all texts here */
     const char *user, *password; /* AUTH; NULL or "": none */
     uint32_t db;
     uint16_t node_id;
-    const char *node_addr; /* what clients connect to; in the node's record */
-    uint32_t weight;       /* of its share, MiB; 0: 1 */
+    const char *node_addr;                  /* what clients connect to; in the node's record */
+    uint32_t weight;                        /* of its share, MiB; 0: 1 */
     uint8_t store_id[INDEX_STORE_ID_BYTES]; /* zeros: it has none */
-    uint32_t max_backlog;  /* segments; 0: 65,536 */
-    uint32_t entry_ttl_s;  /* 0: 86,400 */
-    uint32_t node_ttl_s;   /* 0: 15 */
+    uint32_t max_backlog;                   /* segments; 0: 65,536 */
+    uint32_t entry_ttl_s;                   /* 0: 86,400 */
+    uint32_t node_ttl_s;                    /* 0: 15 */
     void (*node)(void *arg, struct index_node *ret); /* may be NULL */
     /* Segments whose first block has an entry, for republishing and renewal: at most max into ret,
      * *cursor 0 to begin and 0 again at the end; one call does a bounded amount of work. */

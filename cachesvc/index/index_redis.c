@@ -57,14 +57,14 @@ static const struct sm_state ix_states[IX_NR] = {
 
 enum op { OP_PUBLISH = 1, OP_WITHDRAW };
 enum tag { /* of a command; above them the round (x->round) in which it was sent */
-    TAG_OTHER,
-    TAG_PUBLISH,
-    TAG_WITHDRAW,
-    TAG_EPOCH,
-    TAG_EPOCH_CHECK,
-    TAG_RECORD,
-    TAG_RECORD_CHECK,
-    TAG_BITS = 8
+           TAG_OTHER,
+           TAG_PUBLISH,
+           TAG_WITHDRAW,
+           TAG_EPOCH,
+           TAG_EPOCH_CHECK,
+           TAG_RECORD,
+           TAG_RECORD_CHECK,
+           TAG_BITS = 8
 };
 
 struct entry {
@@ -84,8 +84,8 @@ struct index_redis {
     struct entry *ring; /* [cfg.max_backlog] */
     uint32_t head, n;
     uint32_t epoch;
-    bool epoch_final;           /* the first answer has come: it does not rise again */
-    uint32_t passes;            /* full passes still due: 1 under way or wanted, 2 another after it */
+    bool epoch_final; /* the first answer has come: it does not rise again */
+    uint32_t passes;  /* full passes still due: 1 under way or wanted, 2 another after it */
     uint64_t scan_cursor;
     uint64_t held_until_ns, next_pass_ns, next_record_ns;
     uint64_t record_time_ms, checked_time_ms; /* "time" last written; what the check must find */
@@ -136,7 +136,8 @@ struct seg_text {
     char key[2 + INDEX_SEG_BYTES], field[2], value[4];
 };
 
-static void seg_text_of(const struct index_redis *x, const struct index_seg *seg, struct seg_text *ret) {
+static void seg_text_of(const struct index_redis *x, const struct index_seg *seg,
+                        struct seg_text *ret) {
     memcpy(ret->key, "s:", 2);
     memcpy(ret->key + 2, seg->b, INDEX_SEG_BYTES);
     for (unsigned i = 0; i < 2; i++)
@@ -149,7 +150,8 @@ static int send_publish(struct index_redis *x, const struct index_seg *seg) {
     struct seg_text t;
     seg_text_of(x, seg, &t);
     struct str key = {t.key, sizeof(t.key)};
-    int rv = CMD(x, TAG_PUBLISH, STR("HSET"), key, {t.field, sizeof(t.field)}, {t.value, sizeof(t.value)});
+    int rv = CMD(x, TAG_PUBLISH, STR("HSET"), key, {t.field, sizeof(t.field)},
+                 {t.value, sizeof(t.value)});
     return rv < 0 ? rv : CMD(x, TAG_OTHER, STR("EXPIRE"), key, TEXT("%u", x->cfg.entry_ttl_s));
 }
 
@@ -188,7 +190,8 @@ static void leave(struct index_redis *x, uint32_t next, const char *why) {
     x->stats.state = INDEX_REDIS_DOWN;
     x->round++;
     if (is_news(x, why))
-        log_warn(x->cfg.log, "Redis takes nothing, its entries wait", "addr=%s why=%s", x->cfg.addr, why);
+        log_warn(x->cfg.log, "Redis takes nothing, its entries wait", "addr=%s why=%s", x->cfg.addr,
+                 why);
     sm_move(&x->sm, next);
 }
 
@@ -218,7 +221,8 @@ static int write_record(struct index_redis *x) {
     x->record_time_ms = MAX(clock_wall_ns(x->clk) / NS_PER_MS, x->record_time_ms + 1);
     x->next_record_ns = clock_mono_ns(x->clk) + record_period_ns(x);
     digest_hex(x->cfg.store_id, INDEX_STORE_ID_BYTES, store);
-    uint64_t load = node.capacity_bytes ? node.used_bytes / ((node.capacity_bytes + 999) / 1000) : 0;
+    uint64_t load =
+        node.capacity_bytes ? node.used_bytes / ((node.capacity_bytes + 999) / 1000) : 0;
     struct str key = TEXT("incipit:node:%u", x->cfg.node_id);
     int rv = CMD(x, TAG_RECORD, STR("HSET"), key, STR("addr"), str_of(x->node_addr), STR("epoch"),
                  TEXT("%u", x->epoch), STR("store"), str_of(store), STR("time"),
@@ -231,8 +235,8 @@ static int write_record(struct index_redis *x) {
 /* What the last writing left, then the next one. */
 static void renew_record(struct index_redis *x) {
     x->checked_time_ms = x->record_time_ms;
-    int rv = CMD(x, TAG_RECORD_CHECK, STR("HMGET"), TEXT("incipit:node:%u", x->cfg.node_id), STR("epoch"),
-                 STR("time"));
+    int rv = CMD(x, TAG_RECORD_CHECK, STR("HMGET"), TEXT("incipit:node:%u", x->cfg.node_id),
+                 STR("epoch"), STR("time"));
     if (rv == 0)
         rv = CMD(x, TAG_EPOCH_CHECK, STR("GET"), TEXT("incipit:epoch:%u", x->cfg.node_id));
     if (rv == 0)
@@ -253,8 +257,9 @@ static uint64_t number_of(const struct redisReply *r) {
 /* Two processes with one number would bid each other up for ever: the older one keeps still. */
 static void number_is_taken(struct index_redis *x, uint64_t theirs) {
     char why[128];
-    snprintf(why, sizeof(why), "TAKEN another node writes under number %u: epoch %u, theirs %" PRIu64,
-             x->cfg.node_id, x->epoch, theirs);
+    snprintf(why, sizeof(why),
+             "TAKEN another node writes under number %u: epoch %u, theirs %" PRIu64, x->cfg.node_id,
+             x->epoch, theirs);
     x->stats.errors++;
     hold(x, why);
 }
@@ -268,7 +273,8 @@ static void on_epoch(struct index_redis *x, uint64_t stored) {
     }
     x->epoch_final = true;
     sm_move(&x->sm, IX_RENEW);
-    int rv = CMD(x, TAG_OTHER, STR("SET"), TEXT("incipit:epoch:%u", x->cfg.node_id), TEXT("%u", x->epoch));
+    int rv = CMD(x, TAG_OTHER, STR("SET"), TEXT("incipit:epoch:%u", x->cfg.node_id),
+                 TEXT("%u", x->epoch));
     if (rv == 0)
         rv = write_record(x);
     if (rv < 0)

@@ -166,7 +166,8 @@ static void cut(struct redis_conn *c) {
     struct redis_io *io = TAKE_PTR(c->io);
     if (!io)
         return;
-    uv_close((uv_handle_t *)&io->poll, on_poll_closed); /* stops polling now, so the socket may go */
+    uv_close((uv_handle_t *)&io->poll,
+             on_poll_closed); /* stops polling now, so the socket may go */
     redisFree(TAKE_PTR(io->rc));
     while (tell_next(c, NULL)) {
     }

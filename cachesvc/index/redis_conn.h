@@ -23,9 +23,9 @@ struct redis_conn_cfg {
     const char *addr;            /* HOST:PORT, [v6]:PORT or unix:PATH; copied */
     const char *user, *password; /* NULL or "": none; copied */
     uint32_t db;
-    uint32_t connect_timeout_ms;               /* 0: 2000, login included */
-    uint32_t reply_timeout_ms;                 /* 0: 5000 without any answer while one is due */
-    uint32_t backoff_min_ms, backoff_max_ms;   /* 0: 100, 5000 */
+    uint32_t connect_timeout_ms;             /* 0: 2000, login included */
+    uint32_t reply_timeout_ms;               /* 0: 5000 without any answer while one is due */
+    uint32_t backoff_min_ms, backoff_max_ms; /* 0: 100, 5000 */
     void (*on_up)(void *arg);
     void (*on_down)(void *arg, const char *why); /* each failed attempt, too */
     void *arg;
@@ -44,7 +44,8 @@ void redis_conn_refuse(struct redis_conn *c, const char *why);
 /* For the next login; NULL or "": none. ERR_NOMEM: the old one stays. */
 int redis_conn_set_password(struct redis_conn *c, const char *password);
 
-uint32_t redis_conn_backoff_ms(const struct redis_conn *c); /* the last one; 0: none since it served */
+uint32_t
+redis_conn_backoff_ms(const struct redis_conn *c); /* the last one; 0: none since it served */
 bool redis_conn_is_up(const struct redis_conn *c);
 uint32_t redis_conn_outstanding(const struct redis_conn *c); /* commands without an answer yet */
 /* Exactly one cb for each command that was taken: reply is NULL when the connection was lost first,

@@ -25,7 +25,8 @@ static void set_defaults(struct block_store_cfg *c) {
     /* Several even in a small tier: one is the reserve for disk reads. */
     uint64_t least = MIN(8ull << 20, c->ram_bytes / 4);
     uint64_t extent = clamp(c->ram_bytes / 16, least, 64ull << 20) / 4096 * 4096;
-    DEFAULT(c->ram_extent_bytes, slots_fit_extent(ram_tier_room(c->ram_bytes, c->min_slot_bytes), extent));
+    DEFAULT(c->ram_extent_bytes,
+            slots_fit_extent(ram_tier_room(c->ram_bytes, c->min_slot_bytes), extent));
     if (c->disk_bytes)
         DEFAULT(c->bounce_bytes, c->ram_extent_bytes);
     uint64_t blocks = (c->ram_bytes + c->disk_bytes) / (256u << 10);
@@ -147,8 +148,8 @@ static int take_memory(struct block_store *s) {
     s->put_blks = alloc_array((size_t)c->max_puts * c->max_put_blocks, sizeof(*s->put_blks));
     s->reads = alloc_array(c->max_disk_reads, sizeof(*s->reads));
     s->behind = alloc_array(s->behind_cap, sizeof(*s->behind));
-    if (!s->ns || !s->range_sizes || !s->ns_class || !s->ns_entries || !s->sessions || !s->leases || !s->items ||
-        !s->puts || !s->put_blks || !s->reads || !s->behind)
+    if (!s->ns || !s->range_sizes || !s->ns_class || !s->ns_entries || !s->sessions || !s->leases ||
+        !s->items || !s->puts || !s->put_blks || !s->reads || !s->behind)
         return ERR_NOMEM;
     init_pools(s);
     uint64_t seed;
@@ -156,8 +157,8 @@ static int take_memory(struct block_store *s) {
         seed = clock_wall_ns(s->clk);
     /* What puts have promised stands beside the blocks, with a hole each: nothing that is there goes
      * for a promise. */
-    uint64_t promised = MIN(c->max_put_bytes / c->min_slot_bytes,
-                            (uint64_t)c->max_puts * c->max_put_blocks);
+    uint64_t promised =
+        MIN(c->max_put_bytes / c->min_slot_bytes, (uint64_t)c->max_puts * c->max_put_blocks);
     uint64_t cap = c->max_blocks + 2 * promised;
     int rv = cap < DIR_NONE / 4 ? dir_init(&s->dir, (uint32_t)cap, seed) : ERR_NOMEM;
     s->dir.n_of_ns = s->ns_entries;
@@ -295,10 +296,9 @@ static bool close_progress(struct block_store *s) {
         return false;
     if (s->has_disk && disk_tier_is_idle(&s->disk)) /* it fails, so nothing more will be written */
         disk_tier_cancel_waits(&s->disk);
-    bool is_busy =
-        s->has_disk && (!disk_tier_is_idle(&s->disk) || s->st.now.reads_in_flight ||
-                        s->st.now.writes_in_flight || s->evict_waiting || s->clear_waiting ||
-                        s->drain_waiting);
+    bool is_busy = s->has_disk && (!disk_tier_is_idle(&s->disk) || s->st.now.reads_in_flight ||
+                                   s->st.now.writes_in_flight || s->evict_waiting ||
+                                   s->clear_waiting || s->drain_waiting);
     if (is_busy && store_now(s) < s->close_by)
         return false;
     store_evict_close(s);
@@ -377,8 +377,8 @@ int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST
 
 static int check_shape(const struct store_ns_shape *sh, struct errbuf *eb) {
     if (sh->n_ranges == 0 || sh->n_ranges > CHECKSUM_MAX_RANGES || sh->n_full > sh->n_ranges)
-        return err_set(eb, ERR_INVALID, "%u ranges of which %u are full; want 1 to %u", sh->n_ranges,
-                       sh->n_full, CHECKSUM_MAX_RANGES);
+        return err_set(eb, ERR_INVALID, "%u ranges of which %u are full; want 1 to %u",
+                       sh->n_ranges, sh->n_full, CHECKSUM_MAX_RANGES);
     uint64_t sum = 0;
     for (uint32_t i = 0; sh->range_sizes && i < sh->n_ranges; i++) {
         if (sh->range_sizes[i] == 0 || sh->range_sizes[i] % CHECKSUM_RANGE_ALIGN)
@@ -387,7 +387,8 @@ static int check_shape(const struct store_ns_shape *sh, struct errbuf *eb) {
         sum += sh->range_sizes[i];
     }
     if (sh->range_sizes && (sum != sh->payload_bytes || sh->seg_blocks == 0))
-        return err_set(eb, ERR_INVALID, "ranges of %llu bytes in blocks of %u, segments of %u blocks",
+        return err_set(eb, ERR_INVALID,
+                       "ranges of %llu bytes in blocks of %u, segments of %u blocks",
                        (unsigned long long)sum, sh->payload_bytes, sh->seg_blocks);
     return 0;
 }

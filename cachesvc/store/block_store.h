@@ -47,15 +47,16 @@ struct block_store_cfg {
     uint32_t max_put_blocks;   /* blocks of one put; 0: 256 */
     uint32_t max_lease_blocks; /* leased blocks in all, one per block and lease; 0: 262,144 */
     uint32_t max_disk_reads;   /* in flight and queued; 0: 256 */
-    uint64_t max_put_bytes;    /* slots of all open puts, and as much promised; 0: a quarter of ram_bytes */
-    uint64_t lease_ttl_ns;     /* 0: 5 s; a lease ends unless it is renewed */
-    uint64_t put_ttl_ns;       /* 0: 30 s; a put without progress is aborted */
+    uint64_t
+        max_put_bytes; /* slots of all open puts, and as much promised; 0: a quarter of ram_bytes */
+    uint64_t lease_ttl_ns; /* 0: 5 s; a lease ends unless it is renewed */
+    uint64_t put_ttl_ns;   /* 0: 30 s; a put without progress is aborted */
     bool no_huge_pages;
     bool no_background_touch; /* tests: all slots open at once */
-    bool buffered_io;                        /* tests and odd file systems: never try O_DIRECT */
-    bool disk_reformat;         /* a block file that would be refused is replaced by a new one */
-    uint32_t removal_records;   /* of the log, for a new file; 0: 65,536 */
-    const struct clock *clk;                 /* NULL: the real one */
+    bool buffered_io;         /* tests and odd file systems: never try O_DIRECT */
+    bool disk_reformat;       /* a block file that would be refused is replaced by a new one */
+    uint32_t removal_records; /* of the log, for a new file; 0: 65,536 */
+    const struct clock *clk;  /* NULL: the real one */
     struct loop_work
         *work; /* the disk pool (owned by the caller, outlives the store); NULL: exec */
     struct disk_exec *exec; /* tests: a pool of their own */
@@ -64,8 +65,10 @@ struct block_store_cfg {
      * became visible; its entry, resident or hole, left the directory. A namespace found on disk was
      * registered: from now on its segments are known and block_store_list_segs() has them. Each may be
      * NULL. Called from inside store calls: do not call the store back from them. */
-    void (*on_seg_visible)(void *arg, const uint8_t ns_digest[DIGEST_BYTES], const struct block_id *first);
-    void (*on_seg_gone)(void *arg, const uint8_t ns_digest[DIGEST_BYTES], const struct block_id *first);
+    void (*on_seg_visible)(void *arg, const uint8_t ns_digest[DIGEST_BYTES],
+                           const struct block_id *first);
+    void (*on_seg_gone)(void *arg, const uint8_t ns_digest[DIGEST_BYTES],
+                        const struct block_id *first);
     void (*on_segs_known)(void *arg);
     /* What an operator should read in the log, said once a change: text is for a human. */
     void (*on_note)(void *arg, enum store_note level, const char *text);
@@ -160,7 +163,8 @@ enum store_lookup_flags {
     STORE_LOOKUP_LEASE = 2, /* needs a session */
 };
 
-struct store_loc { /* where a block's bytes are in the memory file; for mapping (ARCHITECTURE.md, "Same host") */
+struct
+    store_loc { /* where a block's bytes are in the memory file; for mapping (ARCHITECTURE.md, "Same host") */
     uint64_t file_off, generation;
 };
 
@@ -232,14 +236,14 @@ enum store_put_status {
     STORE_PUT_IN_FLIGHT = 2,
     STORE_PUT_CONFLICT = 3,
     STORE_PUT_BUSY = 4,
-    STORE_PUT_BAD = 5, /* depth or parent do not fit, or it stands on such a block */
+    STORE_PUT_BAD = 5,     /* depth or parent do not fit, or it stands on such a block */
     STORE_PUT_REMOVED = 6, /* an operator removed what it is; it must be computed anew */
 };
 enum store_put_flags { STORE_PUT_PARENT_ELSEWHERE = 1 }; /* the parent belongs to another node */
 
 struct store_put_block {
     struct block_id id,
-        parent; /* parent: of depth 0 it is the namespace's root, which has no entry */
+        parent;            /* parent: of depth 0 it is the namespace's root, which has no entry */
     const uint8_t *writer; /* [STORE_WRITER_BYTES] who computed it; NULL: the put's */
     uint64_t time_ms;      /* when it was first put anywhere; 0, or later than now: now */
     uint32_t depth, flags;
@@ -311,7 +315,7 @@ struct store_filter { /* all set conditions must hold; none set: everything */
     uint64_t group;
     const struct block_id *ids; /* NULL: any; read during the call only */
     uint32_t n_ids;
-    bool descendants; /* with ids: also everything below them */
+    bool descendants;   /* with ids: also everything below them */
     uint64_t before_ms; /* evict: what was put later is not meant; 0: now */
     bool dry_run;       /* evict: only counts */
 };
@@ -387,7 +391,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
  * block behind the first gap is a miss. Only lookups with TOUCH count; blocks below `have` do not.
  */
 #define STORE_COUNTERS(X)                                                                          \
-    X(lookup, "chains looked up, with the flag touch")                                                                  \
+    X(lookup, "chains looked up, with the flag touch")                                             \
     X(lookup_block, "blocks looked up")                                                            \
     X(hit_ram_block, "blocks found in RAM")                                                        \
     X(hit_disk_block, "blocks found on disk only")                                                 \
@@ -411,7 +415,7 @@ void block_store_ns_info(const struct block_store *s, uint32_t ns, struct store_
     X(committed, "blocks made visible")                                                            \
     X(aborted, "blocks begun and not made visible")                                                \
     X(evicted, "blocks that left the node to make room")                                           \
-    X(evicted_unwritten, "blocks that left RAM before the disk had taken them")                     \
+    X(evicted_unwritten, "blocks that left RAM before the disk had taken them")                    \
     X(evicted_ram, "RAM copies dropped to make room")                                              \
     X(evicted_disk, "disk copies dropped to make room")                                            \
     X(removed, "blocks removed by an operator")                                                    \

@@ -50,8 +50,7 @@ static int verify(const struct disk_op *op) {
     uint32_t at = 0;
     for (uint32_t i = 0; i < op->n_ranges; i++) {
         uint32_t end = wire_cur_u32(&c);
-        if (end < at || end > op->payload_bytes ||
-            checksum_xxh3(op->buf + at, end - at) != sums[i])
+        if (end < at || end > op->payload_bytes || checksum_xxh3(op->buf + at, end - at) != sums[i])
             return ERR_CORRUPT;
         at = end;
     }

@@ -262,7 +262,8 @@ static int find_or_make(struct disk_tier *t, const char *path, struct errbuf *eb
         return err_set(eb, -errno, "remove '%s': %s", path, strerror(errno));
     close_file(t);
     rv = make_file(t, path, eb);
-    return rv < 0 ? rv : err_set(eb, 0, "'%s' was refused, and is a new one by --disk-reformat", path);
+    return rv < 0 ? rv
+                  : err_set(eb, 0, "'%s' was refused, and is a new one by --disk-reformat", path);
 }
 
 /* ---- removal log --------------------------------------------------------------------------- */
@@ -350,8 +351,8 @@ static int tables(struct disk_tier *t, struct errbuf *eb) {
 }
 
 int disk_tier_init(struct disk_tier *t, const struct disk_tier_cfg *cfg, struct errbuf *eb) {
-    *t = (struct disk_tier){
-        .cfg = *cfg, .fd = -1, .format_ext = UINT32_MAX, .clear_at = UINT64_MAX};
+    *t =
+        (struct disk_tier){.cfg = *cfg, .fd = -1, .format_ext = UINT32_MAX, .clear_at = UINT64_MAX};
     list_init(&t->waits);
     list_init(&t->busy);
     char path[4096];

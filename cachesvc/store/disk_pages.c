@@ -84,8 +84,7 @@ static void settle_page(struct disk_tier *t, uint32_t page, bool ok) {
                 disk_set_stale(t, s, ok ? STALE_NO : STALE_YES);
         }
     /* FAILED also when it is queued again: whoever waits for this write is told of this write. */
-    set_flags(t, page,
-              (uint8_t)((t->page_flags[page] & PAGE_QUEUED) | (ok ? 0 : PAGE_FAILED)));
+    set_flags(t, page, (uint8_t)((t->page_flags[page] & PAGE_QUEUED) | (ok ? 0 : PAGE_FAILED)));
 }
 
 /* ---- waits --------------------------------------------------------------------------------- */
@@ -203,8 +202,8 @@ static void fill_round(struct disk_tier *t) {
         r->n_pages = 1;
         while (t->q_len > 0 && r->n_pages < DISK_ROUND_PAGES) {
             uint32_t next = t->queue[t->q_head];
-            bool begins = next == t->n_table_pages ||
-                          (!is_log(t, next) && next % t->pages_per_extent == 0);
+            bool begins =
+                next == t->n_table_pages || (!is_log(t, next) && next % t->pages_per_extent == 0);
             if (next != r->page + r->n_pages || begins)
                 break;
             (void)pop_page(t);
@@ -243,8 +242,8 @@ static bool may_start(const struct disk_tier *t) {
     if (!t->is_failing)
         return true;
     LIST_FOREACH(&t->waits, l)
-        if (is_operators(LIST_ENTRY(l, struct disk_wait, link)))
-            return true;
+    if (is_operators(LIST_ENTRY(l, struct disk_wait, link)))
+        return true;
     return false;
 }
 
@@ -271,8 +270,8 @@ void disk_tier_cancel_waits(struct disk_tier *t) {
 
 static struct disk_wait *find_late(const struct disk_tier *t, uint64_t now) {
     LIST_FOREACH(&t->waits, l)
-        if (now >= LIST_ENTRY(l, struct disk_wait, link)->deadline_ns)
-            return LIST_ENTRY(l, struct disk_wait, link);
+    if (now >= LIST_ENTRY(l, struct disk_wait, link)->deadline_ns)
+        return LIST_ENTRY(l, struct disk_wait, link);
     return NULL;
 }
 

@@ -64,7 +64,8 @@ static void scan_extent(struct scan *sc, uint32_t ext, uint8_t *buf) {
     int rv = read_at(t, buf, DISK_PAGE, off), hdr_rv = ERR_NOTFOUND;
     if (rv == 0)
         hdr_rv = disk_extent_decode(buf, &eh);
-    bool is_ours = hdr_rv == 0 && memcmp(eh.store_id, t->super.store_id, sizeof(eh.store_id)) == 0 &&
+    bool is_ours = hdr_rv == 0 &&
+                   memcmp(eh.store_id, t->super.store_id, sizeof(eh.store_id)) == 0 &&
                    eh.slot_bytes >= t->cfg.min_slot_bytes &&
                    eh.n_slots == slots_per_extent(&t->slots, eh.slot_bytes);
     uint32_t table = (eh.n_slots * DISK_SLOT_HDR_BYTES + DISK_PAGE - 1) / DISK_PAGE * DISK_PAGE;

@@ -31,9 +31,9 @@
 #include "common/clock.h"
 
 #define DISK_ROUND_OPS 8
-#define DISK_ROUND_PAGES 16             /* adjacent pages of one write */
-#define DISK_STALL_NS (10 * NS_PER_S)   /* an op that takes longer is a fault */
-#define DISK_PROBE_NS (5 * NS_PER_S)    /* between probes of a failing disk */
+#define DISK_ROUND_PAGES 16           /* adjacent pages of one write */
+#define DISK_STALL_NS (10 * NS_PER_S) /* an op that takes longer is a fault */
+#define DISK_PROBE_NS (5 * NS_PER_S)  /* between probes of a failing disk */
 
 enum disk_slot_state { DS_FREE = 0, DS_WRITING, DS_LIVE };
 enum disk_stale { STALE_NO = 0, STALE_YES, STALE_GOING };
@@ -101,8 +101,8 @@ struct disk_tier {
     uint64_t n_sync_errors;
 
     uint32_t pages_per_extent;
-    uint32_t *queue;     /* ring of page numbers, each at most once */
-    uint8_t *page_flags; /* [n_pages] */
+    uint32_t *queue;         /* ring of page numbers, each at most once */
+    uint8_t *page_flags;     /* [n_pages] */
     uint32_t n_busy_extents; /* with pages that keep them from changing hands */
     uint32_t n_table_pages, n_pages, q_head, q_len, n_failed, n_log_failed;
     uint64_t n_queued, n_taken, n_synced; /* pages ever */
@@ -119,7 +119,8 @@ struct disk_tier {
     bool format_failed;
     uint8_t *format_buf; /* [DISK_PAGE] */
 
-    uint64_t clear_at; /* dense slot where the clearing pass goes on; UINT64_MAX: none is under way */
+    uint64_t
+        clear_at; /* dense slot where the clearing pass goes on; UINT64_MAX: none is under way */
 
     struct list busy; /* disk_op.busy, oldest first */
     uint32_t n_busy;
@@ -198,9 +199,9 @@ struct disk_recover_cfg {
     void *arg;
 };
 struct disk_recover_stats {
-    uint64_t n_ignored;                  /* headers that were broken */
-    uint32_t n_skipped, first_skipped;   /* extents whose header or table could not be read */
-    uint32_t n_refused;                  /* extents of no class */
+    uint64_t n_ignored;                /* headers that were broken */
+    uint32_t n_skipped, first_skipped; /* extents whose header or table could not be read */
+    uint32_t n_refused;                /* extents of no class */
 };
 /* Reads all tables. Nothing is kept but what found() keeps. */
 int disk_recover(struct disk_tier *t, const struct disk_recover_cfg *cfg,

@@ -114,8 +114,7 @@ const char *ram_tier_note(struct ram_tier *t) {
     int rv = atomic_load_explicit(&t->touch_rv, memory_order_relaxed);
     if (rv != 0 && !t->is_told) {
         t->is_told = true;
-        snprintf(t->note, sizeof(t->note),
-                 "of the RAM tier only %llu bytes can be had: %s",
+        snprintf(t->note, sizeof(t->note), "of the RAM tier only %llu bytes can be had: %s",
                  (unsigned long long)atomic_load(&t->n_touched) * t->slots.cfg.extent_bytes,
                  err_text(rv));
     }
@@ -141,14 +140,16 @@ static int cut(struct ram_tier *t, const struct ram_tier_cfg *cfg, struct errbuf
     uint64_t n = ram_tier_room(cfg->ram_bytes, cfg->min_slot_bytes) / cfg->extent_bytes;
     uint64_t n_reserve = (cfg->bounce_bytes + cfg->extent_bytes - 1) / cfg->extent_bytes;
     if (n <= n_reserve) /* whole MiB, with room for the larger head that these need */
-        return err_set(eb, ERR_INVALID,
-                       "RAM tier of %llu bytes: at least %llu are needed, as extents have %llu and %llu of "
-                       "them are kept for disk reads",
-                       (unsigned long long)cfg->ram_bytes,
-                       (unsigned long long)round_up((n_reserve + 1) * cfg->extent_bytes + head + 1, 1u << 20),
-                       (unsigned long long)cfg->extent_bytes, (unsigned long long)n_reserve);
+        return err_set(
+            eb, ERR_INVALID,
+            "RAM tier of %llu bytes: at least %llu are needed, as extents have %llu and %llu of "
+            "them are kept for disk reads",
+            (unsigned long long)cfg->ram_bytes,
+            (unsigned long long)round_up((n_reserve + 1) * cfg->extent_bytes + head + 1, 1u << 20),
+            (unsigned long long)cfg->extent_bytes, (unsigned long long)n_reserve);
     if (n > SLOTS_MAX_EXTENTS)
-        return err_set(eb, ERR_INVALID, "RAM tier: %llu extents are too many", (unsigned long long)n);
+        return err_set(eb, ERR_INVALID, "RAM tier: %llu extents are too many",
+                       (unsigned long long)n);
     struct slots_cfg sc = {
         .base_off = head,
         .extent_bytes = cfg->extent_bytes,

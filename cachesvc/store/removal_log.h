@@ -18,7 +18,8 @@ struct removal_log {
     uint32_t *next;            /* [cap] of its hash chain, or of the free list */
     uint32_t *table;           /* [mask + 1] heads by kind, namespace and key */
     uint32_t cap, mask, n, n_covered, free_head, n_fresh;
-    uint32_t n_kind[DISK_REMOVE_GROUP + 1][2]; /* [1]: of one namespace; what there is to look for */
+    uint32_t n_kind[DISK_REMOVE_GROUP + 1]
+                   [2]; /* [1]: of one namespace; what there is to look for */
     uint64_t seq, max_before_ms;
 };
 

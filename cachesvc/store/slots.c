@@ -43,11 +43,8 @@ int slots_init(struct slots *s, const struct slots_cfg *cfg) {
     memset(s->class_avail, 0xff, sizeof(s->class_avail));
     s->coldest = s->warmest = NONE;
     for (uint32_t i = 0; i < cfg->n_extents; i++)
-        s->ext[i] = (struct slots_extent){.prev = NONE,
-                                          .next = NONE,
-                                          .colder = NONE,
-                                          .warmer = NONE,
-                                          .cls = IDX_NONE};
+        s->ext[i] = (struct slots_extent){
+            .prev = NONE, .next = NONE, .colder = NONE, .warmer = NONE, .cls = IDX_NONE};
     return 0;
 }
 
@@ -167,7 +164,8 @@ static void account(struct slots *s, uint32_t ext, int sign) {
     } else {
         s->n_used--;
         s->used_bytes -= bytes;
-        if (--s->ext[ext].n_used == 0 && has_age(s, ext)) { /* of no use to anybody: the first to go */
+        if (--s->ext[ext].n_used == 0 &&
+            has_age(s, ext)) { /* of no use to anybody: the first to go */
             s->ext[ext].touch = 0;
             age_out(s, ext);
             age_in_cold(s, ext);

@@ -34,12 +34,12 @@ enum extent_state {
 };
 
 struct slots_extent {
-    uint64_t touch;      /* newest touch of a slot in it */
-    uint32_t prev, next; /* of its class's list of extents with free slots; UINT32_MAX ends */
+    uint64_t touch;          /* newest touch of a slot in it */
+    uint32_t prev, next;     /* of its class's list of extents with free slots; UINT32_MAX ends */
     uint32_t colder, warmer; /* of all open ones in order of touch */
     uint16_t cls, n_slots, n_used, free_head, n_fresh;
     uint16_t n_idle[2]; /* used slots that may leave; [1]: only if need be */
-    uint16_t n_busy; /* disk: pages of its table that are queued, in flight or failed */
+    uint16_t n_busy;    /* disk: pages of its table that are queued, in flight or failed */
     uint8_t state;
     bool listed;
 };
@@ -54,7 +54,7 @@ struct slots {
     struct slots_extent *ext;                   /* [n_extents] */
     uint16_t *next_free;                        /* [n_extents * max_per_extent] */
     uint64_t n_used, used_bytes;
-    uint64_t lost_bytes; /* of extents in use: what is left beside their slots and heads */
+    uint64_t lost_bytes;       /* of extents in use: what is left beside their slots and heads */
     uint32_t coldest, warmest; /* open extents, not of the reserve */
 };
 

@@ -9,8 +9,8 @@
 
 #include "common/check.h"
 
-#define SWEEP_STEPS 16384u   /* entries looked at in a slice */
-#define SWEEP_REMOVALS 2048u /* and blocks taken out */
+#define SWEEP_STEPS 16384u             /* entries looked at in a slice */
+#define SWEEP_REMOVALS 2048u           /* and blocks taken out */
 #define CLOCK_SLACK_MS (600 * 1000ull) /* between the clocks of a pool */
 #define LOG_RESERVE 256u
 #define EXPIRE_NS (60 * NS_PER_S)
@@ -208,15 +208,15 @@ static void on_cleared(struct disk_wait *w, int rv) {
 
 static bool any_unsynced(const struct block_store *s) {
     LIST_FOREACH(&s->evicts, l)
-        if (!LIST_ENTRY(l, struct store_evict, link)->is_synced)
-            return true;
+    if (!LIST_ENTRY(l, struct store_evict, link)->is_synced)
+        return true;
     return false;
 }
 
 static bool any_wants_clear(const struct block_store *s) {
     LIST_FOREACH(&s->evicts, l)
-        if (LIST_ENTRY(l, struct store_evict, link)->wants_clear)
-            return true;
+    if (LIST_ENTRY(l, struct store_evict, link)->wants_clear)
+        return true;
     return false;
 }
 
@@ -240,9 +240,9 @@ void store_evict_tick(struct block_store *s, uint64_t now) {
         sweep_first(s);
     progress(s);
     /* A record may end when no header is left that it holds back. */
-    bool is_quiet = s->n_sweeps == 0 &&
-                    (!s->has_disk || (!disk_tier_is_clearing(&s->disk) && !s->disk.is_failing &&
-                                      s->disk.n_failed == 0));
+    bool is_quiet =
+        s->n_sweeps == 0 && (!s->has_disk || (!disk_tier_is_clearing(&s->disk) &&
+                                              !s->disk.is_failing && s->disk.n_failed == 0));
     if (now < s->expire_at || !is_quiet)
         return;
     s->expire_at = now + EXPIRE_NS;
@@ -350,8 +350,8 @@ static int evict_ids(struct block_store *s, struct store_evict *ev, const struct
     for (uint32_t i = 0; i < f->n_ids; i++)
         remove_below(s, ev, f, ns, &f->ids[i]);
     /* What the directory has forgotten has no record of its own: a descendant's header must go. */
-    ev->wants_clear = f->descendants && s->has_disk &&
-                      (s->disk.n_stale > 0 || s->disk.format_ext != UINT32_MAX);
+    ev->wants_clear =
+        f->descendants && s->has_disk && (s->disk.n_stale > 0 || s->disk.format_ext != UINT32_MAX);
     if (s->has_disk)
         disk_tier_clear_stale(&s->disk);
     return 0;
@@ -386,10 +386,8 @@ static int evict_all(struct block_store *s, struct store_evict *ev, const struct
     if (f->by_ns && ns == STORE_NONE)
         return 0; /* nobody has such blocks here; the record is for whoever brings some */
     struct store_sweep *w = &s->sweeps[s->n_sweeps];
-    *w = (struct store_sweep){.r = *r,
-                              .ns = f->by_ns ? ns : STORE_NONE,
-                              .end = s->dir.n_fresh,
-                              .dry_run = f->dry_run};
+    *w = (struct store_sweep){
+        .r = *r, .ns = f->by_ns ? ns : STORE_NONE, .end = s->dir.n_fresh, .dry_run = f->dry_run};
     if (!take_numbers(s, ev, w)) {
         w->ev = ev;
         ev->is_sweeping = true;

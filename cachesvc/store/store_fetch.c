@@ -153,16 +153,14 @@ int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
                       const struct block_id *id, struct store_ref *ret_ref, store_fetch_cb cb,
                       void *arg) {
     uint32_t idx = dir_find(&s->dir, ns, id);
-    if (idx == DIR_NONE || !store_is_there(s, store_at(s, idx)) ||
-        s->is_closing) {
+    if (idx == DIR_NONE || !store_is_there(s, store_at(s, idx)) || s->is_closing) {
         s->st.fetch_miss++;
         return ERR_NOTFOUND;
     }
     struct dir_entry *e = store_at(s, idx);
     if (entry_in_ram(e)) {
-        fill_ref(s, &s->ns[ns], e->checksum,
-                 origins_at(&s->origins, (uint32_t)e->origin)->writer, e->time_ms,
-                 e->slot[DIR_RAM], ret_ref);
+        fill_ref(s, &s->ns[ns], e->checksum, origins_at(&s->origins, (uint32_t)e->origin)->writer,
+                 e->time_ms, e->slot[DIR_RAM], ret_ref);
         s->st.fetch_ram++;
         return 1;
     }
@@ -170,9 +168,8 @@ int block_store_fetch(struct block_store *s, struct store_fetch *f, uint32_t ns,
         s->st.fetch_miss++;
         return ERR_NOTFOUND;
     }
-    struct store_read *r = e->ram == TIER_READING
-                               ? &s->reads[*dir_busy_with(e)]
-                               : start_read(s, idx);
+    struct store_read *r =
+        e->ram == TIER_READING ? &s->reads[*dir_busy_with(e)] : start_read(s, idx);
     if (!r) {
         s->st.fetch_busy++;
         return ERR_BUSY;

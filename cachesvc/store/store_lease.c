@@ -386,9 +386,9 @@ void block_store_session_close(struct store_session *ss) {
 void block_store_session_info(const struct store_session *ss, struct store_session_info *ret) {
     *ret = (struct store_session_info){.leased_bytes = ss->lease_bytes.used};
     LIST_FOREACH(&ss->leases, at)
-        ret->leases += at != NULL;
+    ret->leases += at != NULL;
     LIST_FOREACH(&ss->recalled, at)
-        ret->leases += at != NULL;
+    ret->leases += at != NULL;
     LIST_FOREACH(&ss->puts, at)
-        ret->puts += at != NULL;
+    ret->puts += at != NULL;
 }

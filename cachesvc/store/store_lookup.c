@@ -5,7 +5,8 @@
 
 /* One chain, from the deepest named block that has an entry up to an unknown parent; the rest of a
  * chain whose segments lie on several nodes begins again at the next named block above that. */
-static void touch_named(struct block_store *s, uint32_t ns, const struct block_id *ids, uint32_t n) {
+static void touch_named(struct block_store *s, uint32_t ns, const struct block_id *ids,
+                        uint32_t n) {
     uint32_t reached = UINT32_MAX, steps = STORE_TOUCH_STEPS;
     for (uint32_t i = n; i-- > 0;) {
         uint32_t idx = dir_find(&s->dir, ns, &ids[i]);

@@ -36,17 +36,17 @@ struct store_ns {
     uint8_t digest[DIGEST_BYTES];
     struct store_ns_shape shape;
     uint32_t slot_bytes;
-    uint32_t n_users; /* block_store_ns_hold() */
+    uint32_t n_users;                     /* block_store_ns_hold() */
     uint64_t n_blocks, n_tier[DIR_TIERS]; /* resident; by tier */
 };
 
-struct lease_item { /* one block of one lease */
-    uint32_t entry;  /* DIR_NONE: an operator removed the block */
-    uint32_t slot;   /* RAM slot held, SLOT_NONE without */
-    uint32_t next;   /* of the lease, DIR_NONE ends; also the free list */
+struct lease_item {                    /* one block of one lease */
+    uint32_t entry;                    /* DIR_NONE: an operator removed the block */
+    uint32_t slot;                     /* RAM slot held, SLOT_NONE without */
+    uint32_t next;                     /* of the lease, DIR_NONE ends; also the free list */
     uint32_t holder_prev, holder_next; /* items of the same block */
-    uint32_t lease;  /* pool index */
-    uint32_t charge; /* bytes that its session answers for */
+    uint32_t lease;                    /* pool index */
+    uint32_t charge;                   /* bytes that its session answers for */
 };
 struct store_lease {
     struct list link;   /* of its session */
@@ -80,7 +80,7 @@ struct put_blk {
     uint32_t entry, slot; /* slot: SLOT_NONE until its bytes come */
     uint8_t n_entries;    /* new ones for it: its own, and a hole for its parent */
     uint8_t state;
-    int16_t why; /* of a DEAD one */
+    int16_t why;                 /* of a DEAD one */
     bool is_named;               /* in a commit whose callback was cancelled */
     struct store_commit *commit; /* waits for it */
 };
@@ -119,7 +119,7 @@ struct store_sweep {
     struct disk_removal r;
     uint32_t ns; /* STORE_NONE: every one */
     uint32_t at, end;
-    bool dry_run; /* only counts */
+    bool dry_run;           /* only counts */
     struct store_evict *ev; /* NULL: it has its numbers */
 };
 
@@ -134,7 +134,7 @@ struct block_store {
     struct disk_tier disk;
     bool has_disk, disk_unusable, is_closing;
 
-    struct store_ns *ns; /* [max_namespaces] */
+    struct store_ns *ns;   /* [max_namespaces] */
     uint32_t *range_sizes; /* [max_namespaces][CHECKSUM_MAX_RANGES] */
     uint32_t *ns_class;
     uint32_t *ns_entries; /* in the directory */
@@ -168,11 +168,11 @@ struct block_store {
     bool rescan_dirty; /* the ring lost some: look through the directory on tick */
 
     struct removal_log removals;
-    uint64_t newest_ms;       /* put time of the newest block seen */
-    uint64_t expire_at;       /* mono ns */
+    uint64_t newest_ms; /* put time of the newest block seen */
+    uint64_t expire_at; /* mono ns */
     struct store_sweep sweeps[STORE_MAX_SWEEPS];
     uint32_t n_sweeps;
-    struct list evicts;       /* store_evict.link: not answered yet */
+    struct list evicts; /* store_evict.link: not answered yet */
     struct disk_wait evict_wait, clear_wait;
     bool evict_waiting, clear_waiting;
     uint64_t evict_seq, synced_seq; /* last record that the wait under way covers; that is synced */
@@ -227,7 +227,7 @@ void store_set_disk(struct block_store *s, uint32_t idx, enum store_tier_state v
 /* Puts the entry on the lists where its state belongs; after a change of its slot's references. */
 void store_settle(struct block_store *s, uint32_t idx);
 void store_settle_used(struct block_store *s, uint32_t idx); /* as if touched now */
-void store_on_held(void *arg, uint32_t idx); /* dir.on_held */
+void store_on_held(void *arg, uint32_t idx);                 /* dir.on_held */
 void store_set_orphan(struct block_store *s, uint32_t idx, bool orphan);
 /* may_lose: rather than fail, drops a block that waits for its write to disk. 0, ERR_BUSY. */
 int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may_lose,

@@ -30,7 +30,8 @@ static enum store_put_status offer_known(const struct block_store *s,
 }
 
 /* The parent's entry, made as a hole if it has none; DIR_NONE at depth 0. */
-static uint32_t resolve_parent(struct block_store *s, uint32_t ns, const struct store_put_block *b) {
+static uint32_t resolve_parent(struct block_store *s, uint32_t ns,
+                               const struct store_put_block *b) {
     if (b->depth == 0)
         return DIR_NONE;
     uint32_t idx = dir_find(&s->dir, ns, &b->parent);
@@ -137,8 +138,9 @@ static void count_status(struct block_store *s, uint8_t status) {
     s->st.put_removed += status == STORE_PUT_REMOVED;
 }
 
-static enum store_put_status offer(struct block_store *s, struct store_put *p, const struct store_put_args *a,
-                                   uint32_t i, const uint8_t *status) {
+static enum store_put_status offer(struct block_store *s, struct store_put *p,
+                                   const struct store_put_args *a, uint32_t i,
+                                   const uint8_t *status) {
     const struct store_put_block *b = &a->blocks[i];
     if (b->depth > DIR_DEPTH_MAX || !parent_fits(s, a->ns, b))
         return STORE_PUT_BAD;
@@ -166,7 +168,8 @@ int block_store_put_begin(struct store_session *ss, const struct store_put_args 
                           struct store_put **ret, struct errbuf *eb) {
     struct block_store *s = ss->s;
     *ret = NULL;
-    if (a->ns >= s->n_ns || !s->ns[a->ns].shape.range_sizes || a->n == 0 || a->n > s->cfg.max_put_blocks)
+    if (a->ns >= s->n_ns || !s->ns[a->ns].shape.range_sizes || a->n == 0 ||
+        a->n > s->cfg.max_put_blocks)
         return err_set(eb, ERR_INVALID, "put of %u blocks in namespace %u", a->n, a->ns);
     struct list *l = list_pop_front(&s->free_puts);
     if (!l)

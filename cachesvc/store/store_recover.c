@@ -252,12 +252,12 @@ static void say_skipped(const struct block_store *s, const struct disk_recover_s
     char text[256];
     if (!s->cfg.on_note || st->n_skipped + st->n_refused == 0)
         return;
-    snprintf(text, sizeof(text),
-             "recovery of the disk tier left out %u extents that can't be read (the first is %u, at "
-             "byte %llu) and %u of a slot size that does not fit the RAM tier",
-             st->n_skipped, st->first_skipped,
-             (unsigned long long)slots_extent_off(&s->disk.slots, st->first_skipped),
-             st->n_refused);
+    snprintf(
+        text, sizeof(text),
+        "recovery of the disk tier left out %u extents that can't be read (the first is %u, at "
+        "byte %llu) and %u of a slot size that does not fit the RAM tier",
+        st->n_skipped, st->first_skipped,
+        (unsigned long long)slots_extent_off(&s->disk.slots, st->first_skipped), st->n_refused);
     s->cfg.on_note(s->cfg.hook_arg, STORE_NOTE_ERROR, text);
 }
 

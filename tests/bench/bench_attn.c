@@ -28,8 +28,13 @@ struct rig {
 static void run(void *arg) {
     struct rig *r = arg;
     size_t bytes = attn_kv_bytes(&r->shape);
-    struct attn_seq seq = {.q = r->q, .out = r->out, .q_stride = HEADS * D, .out_stride = HEADS * D,
-                           .pages = (const uint8_t *const *)r->pages, .n_rows = r->rows, .pos0 = r->pos0};
+    struct attn_seq seq = {.q = r->q,
+                           .out = r->out,
+                           .q_stride = HEADS * D,
+                           .out_stride = HEADS * D,
+                           .pages = (const uint8_t *const *)r->pages,
+                           .n_rows = r->rows,
+                           .pos0 = r->pos0};
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         r->shape.k_off = 2 * bytes * l;
         r->shape.v_off = r->shape.k_off + bytes;
@@ -44,7 +49,8 @@ static void bench(struct rig *r, uint32_t pos0, uint32_t rows, double peak) {
     for (uint32_t i = 0; i < rows; i++)
         ops += 4.0 * D * HEADS * (pos0 + i + 1);
     double kv = 2.0 * (double)attn_kv_bytes(&r->shape) * ((pos0 + rows + B - 1) / B);
-    printf("%4u rows at %4u: %8.3f ms a layer, %6.1f GFLOPS, %3.0f%% of peak, K and V once at %5.1f GB/s\n",
+    printf("%4u rows at %4u: %8.3f ms a layer, %6.1f GFLOPS, %3.0f%% of peak, K and V once at "
+           "%5.1f GB/s\n",
            rows, pos0, s * 1e3, ops / s * 1e-9, peak > 0 ? 100 * ops / s / peak : 0, kv / s * 1e-9);
 }
 
@@ -55,8 +61,12 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_attn: %s\n", eb.text);
         return 1;
     }
-    r.shape = (struct attn_shape){.n_head = HEADS, .n_kv_head = KV_HEADS, .head_dim = D,
-                                  .block_tokens = B, .dtype = KV_F16, .scale = 0.125f};
+    r.shape = (struct attn_shape){.n_head = HEADS,
+                                  .n_kv_head = KV_HEADS,
+                                  .head_dim = D,
+                                  .block_tokens = B,
+                                  .dtype = KV_F16,
+                                  .scale = 0.125f};
     struct attn_scratch_cfg cfg = {HEADS, KV_HEADS, D, MAX_CTX, 1, 1};
     CHECK(attn_scratch_new(&r.scratch, &cfg) == 0);
     size_t page = 2 * attn_kv_bytes(&r.shape) * N_LAYERS;

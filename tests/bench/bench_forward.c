@@ -79,7 +79,8 @@ static int open_rig(struct rig *r, int argc, char **argv, struct errbuf *eb) {
         .ops = ops,
         .team = r->team,
     };
-    const size_t page = (model_page_bytes(r->model, BLOCK_TOK, cfg.kv_dtype) + 4095) & ~(size_t)4095;
+    const size_t page =
+        (model_page_bytes(r->model, BLOCK_TOK, cfg.kv_dtype) + 4095) & ~(size_t)4095;
     for (size_t i = 0; i < ARRAY_LEN(r->pages); i++) {
         r->pages[i] = aligned_alloc(4096, page);
         CHECK(r->pages[i]);

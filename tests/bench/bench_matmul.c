@@ -31,7 +31,8 @@ static void run(void *arg) {
     }
 }
 
-static void bench_type(struct rig *r, const struct quant_type *t, double peak_int, double peak_float) {
+static void bench_type(struct rig *r, const struct quant_type *t, double peak_int,
+                       double peak_float) {
     static const uint32_t row_counts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
     size_t bytes = quant_row_bytes(t, N_IN) * N_OUT;
     uint8_t *w = calloc(1, bytes);
@@ -46,8 +47,8 @@ static void bench_type(struct rig *r, const struct quant_type *t, double peak_in
         r->rows = row_counts[i];
         double s = best_s(run, r, 0.15) / N_MATS;
         double ops = 2.0 * N_OUT * N_IN * r->rows / s;
-        printf("%-5s %4u rows: %8.1f GOPS, %4.0f%% of peak, %6.1f GB/s of weights\n", t->name, r->rows,
-               ops * 1e-9, peak > 0 ? 100 * ops / peak : 0,
+        printf("%-5s %4u rows: %8.1f GOPS, %4.0f%% of peak, %6.1f GB/s of weights\n", t->name,
+               r->rows, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0,
                (double)packed_mat_bytes(r->mats[0]) / s * 1e-9);
     }
     for (size_t i = 0; i < N_MATS; i++)
@@ -57,7 +58,8 @@ static void bench_type(struct rig *r, const struct quant_type *t, double peak_in
 
 int main(int argc, char **argv) {
     struct errbuf eb;
-    struct rig r = {.env.ops = kernels_pick(argc > 1 && strcmp(argv[1], "best") != 0 ? argv[1] : NULL, &eb)};
+    struct rig r = {
+        .env.ops = kernels_pick(argc > 1 && strcmp(argv[1], "best") != 0 ? argv[1] : NULL, &eb)};
     if (!r.env.ops) {
         fprintf(stderr, "bench_matmul: %s\n", eb.text);
         return 1;

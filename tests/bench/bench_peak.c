@@ -39,7 +39,8 @@ double peak_fma(void) {
 }
 
 double peak_dot(void) {
-    return kernels_pick("avx512", NULL) ? PEAK_ROUNDS * 12 * 128.0 / best_s(spin_dot512, NULL, 0.1) : 0;
+    return kernels_pick("avx512", NULL) ? PEAK_ROUNDS * 12 * 128.0 / best_s(spin_dot512, NULL, 0.1)
+                                        : 0;
 }
 
 #else

@@ -83,7 +83,8 @@ static void on_closed(void *arg) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char clear[] = "POST /e HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nok";
+    static const char clear[] =
+        "POST /e HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nok";
     if (size < 1 ||
         size > 60000) /* below the server's read-ahead, so that answers begin at out[0] */
         return 0;

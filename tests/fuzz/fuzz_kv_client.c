@@ -28,7 +28,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const uint32_t range_sizes[N_RANGES] = {64, 128};
 
-enum trick { RIGHT, GARBLED, RAW, TWICE, OTHER_ID, CLOSE, ERROR_ANSWER, NOT_LAST, NOTHING, PAYLOAD_TOO, N_TRICKS };
+enum trick {
+    RIGHT,
+    GARBLED,
+    RAW,
+    TWICE,
+    OTHER_ID,
+    CLOSE,
+    ERROR_ANSWER,
+    NOT_LAST,
+    NOTHING,
+    PAYLOAD_TOO,
+    N_TRICKS
+};
 
 struct conn {
     int fd;
@@ -155,7 +167,8 @@ static void right_answer(struct world *w, const struct wire_hdr *h, const struct
 static void play(struct world *w, struct conn *c, const struct wire_hdr *req, const struct asked *a,
                  uint32_t index) {
     bool is_last = index + 1 == a->n_ids;
-    struct wire_hdr h = {.method = req->method, .request_id = req->request_id,
+    struct wire_hdr h = {.method = req->method,
+                         .request_id = req->request_id,
                          .flags = (uint8_t)(WIRE_F_RESPONSE | (is_last ? WIRE_F_END : 0))};
     size_t n_payload;
     int n = 1;
@@ -279,14 +292,23 @@ static void start_calls(struct world *w) {
         sums[i] = w->sums;
     }
     chains[0] = w->chain;
-    struct kv_lookup l = {.ns = w->ns, .chain = w->chain, .n = N_BLOCKS, .flags = 3,
-                          .deadline_ms = DEADLINE_MS};
-    struct kv_fetch f = {.ns = w->ns, .chain = w->chain, .n = N_BLOCKS, .dst = dst,
-                         .deadline_ms = DEADLINE_MS, .on_block = on_block};
-    struct kv_put p = {.ns = w->ns, .chain = w->chain, .n = N_BLOCKS, .payload = src,
-                       .checksum = w->checksum, .range_checksums = sums, .deadline_ms = DEADLINE_MS};
-    struct kv_touch t = {.ns = w->ns, .chains = chains, .lens = lens, .n_chains = 1,
-                         .deadline_ms = DEADLINE_MS};
+    struct kv_lookup l = {
+        .ns = w->ns, .chain = w->chain, .n = N_BLOCKS, .flags = 3, .deadline_ms = DEADLINE_MS};
+    struct kv_fetch f = {.ns = w->ns,
+                         .chain = w->chain,
+                         .n = N_BLOCKS,
+                         .dst = dst,
+                         .deadline_ms = DEADLINE_MS,
+                         .on_block = on_block};
+    struct kv_put p = {.ns = w->ns,
+                       .chain = w->chain,
+                       .n = N_BLOCKS,
+                       .payload = src,
+                       .checksum = w->checksum,
+                       .range_checksums = sums,
+                       .deadline_ms = DEADLINE_MS};
+    struct kv_touch t = {
+        .ns = w->ns, .chains = chains, .lens = lens, .n_chains = 1, .deadline_ms = DEADLINE_MS};
     struct kv_call *call;
     w->is_started = true;
     w->n_begun += kv_client_lookup(w->client, &l, on_lookup, w, NULL) == 0;
@@ -309,7 +331,8 @@ static void setup(struct world *w) {
     snprintf(un.sun_path, sizeof(un.sun_path), "%s", w->path);
     w->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     unlink(w->path);
-    CHECK(bind(w->listener, (struct sockaddr *)&un, sizeof(un)) == 0 && listen(w->listener, 8) == 0);
+    CHECK(bind(w->listener, (struct sockaddr *)&un, sizeof(un)) == 0 &&
+          listen(w->listener, 8) == 0);
     CHECK(uv_loop_init(&w->loop) == 0);
     w->scratch = (struct bump){.base = w->arena, .cap = sizeof(w->arena)};
     w->msg = (struct buf){.data = w->msg_bytes, .cap = sizeof(w->msg_bytes)};
@@ -323,10 +346,18 @@ static void setup(struct world *w) {
     char addr[80];
     snprintf(addr, sizeof(addr), "unix:%s", w->path);
     const char *addrs[1] = {addr};
-    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = 1, .role = MSG_ROLE_WORKER,
-                                .n_data_conns = 2, .backoff_min_ms = 1, .backoff_max_ms = 1};
-    struct kv_namespace ns = {.digest = {1}, .descriptor = "a=1\n", .descriptor_len = 4,
-                              .range_sizes = range_sizes, .n_ranges = N_RANGES, .n_full = N_RANGES};
+    struct kv_client_cfg cfg = {.addrs = addrs,
+                                .n_addrs = 1,
+                                .role = MSG_ROLE_WORKER,
+                                .n_data_conns = 2,
+                                .backoff_min_ms = 1,
+                                .backoff_max_ms = 1};
+    struct kv_namespace ns = {.digest = {1},
+                              .descriptor = "a=1\n",
+                              .descriptor_len = 4,
+                              .range_sizes = range_sizes,
+                              .n_ranges = N_RANGES,
+                              .n_full = N_RANGES};
     CHECK(kv_client_open(&w->client, &w->loop, &cfg, NULL) == 0);
     CHECK(kv_client_namespace(w->client, &ns, &w->ns) == 0);
 }

@@ -8,7 +8,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int kind = API_CHAT; kind <= API_COMPLETION; kind++) {
         struct api_request r;
         struct api_error e;
-        if (api_request_parse(&r, (enum api_kind)kind, (struct str){(const char *)data, size}, &e) < 0) {
+        if (api_request_parse(&r, (enum api_kind)kind, (struct str){(const char *)data, size}, &e) <
+            0) {
             CHECK(e.status == 400 && e.text.text[0]);
             continue;
         }

@@ -17,8 +17,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define SPACE_MARK "\xE2\x96\x81" /* SPM's spelling of the space */
 
 static const char *const specials[N_SPECIAL] = {"<|im_start|>", "<|im_end|>", "<s>", "[[user]]"};
-static const char *const merged[N_MERGED][3] = {
-    {"a", "b", "ab"}, {"t", "h", "th"}, {"th", "e", "the"}, {"\xC4\xA0", "the", "\xC4\xA0the"}, {"\xC4\x8A", "\xC4\x8A", "\xC4\x8A\xC4\x8A"}};
+static const char *const merged[N_MERGED][3] = {{"a", "b", "ab"},
+                                                {"t", "h", "th"},
+                                                {"th", "e", "the"},
+                                                {"\xC4\xA0", "the", "\xC4\xA0the"},
+                                                {"\xC4\x8A", "\xC4\x8A", "\xC4\x8A\xC4\x8A"}};
 
 struct vocab {
     struct tok_str tokens[N_TOK];
@@ -41,13 +44,16 @@ static void fill(struct vocab *v, bool spm) {
     uint32_t next = 0x100;
     for (uint32_t b = 0; b < 256; b++) {
         bool self = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE);
-        size_t len = spm ? (size_t)snprintf(v->text[b], 8, "<0x%02X>", b) : utf8_encode(self ? b : next++, v->text[b]);
+        size_t len = spm ? (size_t)snprintf(v->text[b], 8, "<0x%02X>", b)
+                         : utf8_encode(self ? b : next++, v->text[b]);
         add(v, v->text[b], len, spm ? TOK_TYPE_BYTE : TOK_TYPE_NORMAL);
     }
     for (uint32_t i = 0; i < N_SPECIAL; i++)
-        add(v, specials[i], strlen(specials[i]), i == N_SPECIAL - 1 ? TOK_TYPE_USER_DEFINED : TOK_TYPE_CONTROL);
+        add(v, specials[i], strlen(specials[i]),
+            i == N_SPECIAL - 1 ? TOK_TYPE_USER_DEFINED : TOK_TYPE_CONTROL);
     for (uint32_t i = 0; i < N_MERGED; i++) {
-        int n = snprintf(v->merge_text[i], sizeof(v->merge_text[i]), "%s %s", merged[i][0], merged[i][1]);
+        int n = snprintf(v->merge_text[i], sizeof(v->merge_text[i]), "%s %s", merged[i][0],
+                         merged[i][1]);
         v->merges[i] = (struct tok_str){v->merge_text[i], (uint32_t)n};
         add(v, merged[i][2], strlen(merged[i][2]), TOK_TYPE_NORMAL);
     }
@@ -85,7 +91,8 @@ static size_t split(const char *p, size_t n, struct tok_part *parts) {
     for (size_t i = 0; i <= n && n_parts < MAX_PARTS; i++)
         if (i == n || (uint8_t)p[i] == 0xFE || n_parts == MAX_PARTS - 1) {
             size_t end = n_parts == MAX_PARTS - 1 ? n : i;
-            parts[n_parts] = (struct tok_part){p + start, end - start, n_parts % 2 ? TOK_ORIGIN_TEMPLATE : TOK_ORIGIN_USER};
+            parts[n_parts] = (struct tok_part){p + start, end - start,
+                                               n_parts % 2 ? TOK_ORIGIN_TEMPLATE : TOK_ORIGIN_USER};
             n_parts++;
             start = i + 1;
             if (end == n)

@@ -44,8 +44,7 @@ static struct seen read_stream(const uint8_t *p, size_t n, size_t piece) {
 static void try_both(const uint8_t *p, size_t n, size_t piece) {
     struct seen whole = read_stream(p, n, SIZE_MAX);
     struct seen pieces = read_stream(p, n, piece);
-    CHECK(whole.n_frames == pieces.n_frames && whole.crc == pieces.crc &&
-          whole.end == pieces.end);
+    CHECK(whole.n_frames == pieces.n_frames && whole.crc == pieces.crc && whole.end == pieces.end);
 }
 
 static uint32_t get_u32(const uint8_t *p) {

@@ -32,8 +32,8 @@ static void run_copy(const uint8_t *p, size_t n) {
 
 /* A few changed bytes, extreme words, or a cut. */
 static void mutate(uint8_t *p, size_t *n) {
-    static const uint64_t words[] = {0, 1, 0x7f, 0xff, 0xffff, 0x7fffffff, 0xffffffff,
-                                     0x7fffffffffffffff, UINT64_MAX};
+    static const uint64_t words[] = {
+        0, 1, 0x7f, 0xff, 0xffff, 0x7fffffff, 0xffffffff, 0x7fffffffffffffff, UINT64_MAX};
     for (uint64_t i = 1 + next_random() % 4; i > 0 && *n > 8; i--) {
         size_t at = next_random() % (*n - 8);
         switch (next_random() % 4) {

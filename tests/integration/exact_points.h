@@ -27,6 +27,7 @@ struct exact_point {
 };
 
 /* n_values[f] values a factor. Returns the number of points, *ret is the caller's to free. */
-size_t exact_points_pairs(const uint8_t n_values[N_FACTORS], uint64_t seed, struct exact_point **ret);
+size_t exact_points_pairs(const uint8_t n_values[N_FACTORS], uint64_t seed,
+                          struct exact_point **ret);
 struct exact_point exact_point_random(const uint8_t n_values[N_FACTORS], uint64_t *rng);
 uint64_t exact_random(uint64_t *rng); /* splitmix64 */

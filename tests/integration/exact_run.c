@@ -183,13 +183,15 @@ static void take_prefix(struct runner *k) {
 }
 
 /* The rows of a partly filled page that count. */
-static bool same_filled(const struct runner *k, const uint8_t *a, const uint8_t *b, uint32_t n_fill) {
+static bool same_filled(const struct runner *k, const uint8_t *a, const uint8_t *b,
+                        uint32_t n_fill) {
     const struct model_hparams *hp = &k->r->model->hp;
     const size_t w = kv_dtype_bytes(k->r->kv), blk = k->r->block_tok;
     for (size_t l = 0; l < hp->n_layer; l++)
         for (size_t h = 0; h < hp->n_head_kv; h++) {
             size_t head = kv_run_bytes(k->r->kv, 1, hp->d_head, k->r->block_tok);
-            size_t key = k->r->layout.layer[l].k + head * h, value = k->r->layout.layer[l].v + head * h;
+            size_t key = k->r->layout.layer[l].k + head * h,
+                   value = k->r->layout.layer[l].v + head * h;
             for (size_t d = 0; d < hp->d_head; d++)
                 if (memcmp(a + key + d * blk * w, b + key + d * blk * w, n_fill * w) != 0)
                     return false;

@@ -52,7 +52,8 @@ void node_fixture_tokens(struct node_fixture *f) {
 
 void node_fixture_token_file(struct node_fixture *f, const char *text) {
     tmpdir_write(&f->dir, "tokens", text, strlen(text));
-    node_fixture_set(f, "token_file", tmpdir_join(&f->dir, "tokens", f->token_path, sizeof(f->token_path)));
+    node_fixture_set(f, "token_file",
+                     tmpdir_join(&f->dir, "tokens", f->token_path, sizeof(f->token_path)));
 }
 
 void node_fixture_start(struct node_fixture *f) {
@@ -174,7 +175,7 @@ static void on_put(void *arg, int rv, const struct kv_put_res *res) {
 }
 
 int node_put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t n, int lie,
-                    int *status) {
+                  int *status) {
     struct block_id *ids = calloc(first + n, sizeof(*ids));
     uint8_t *bytes = malloc((size_t)n * NODE_PAYLOAD);
     const uint8_t **payload = calloc(n, sizeof(*payload));
@@ -186,9 +187,8 @@ int node_put_once(struct node_fixture *f, uint32_t tag, uint32_t first, uint32_t
         payload[i] = bytes + (size_t)i * NODE_PAYLOAD;
         range_ptrs[i] = &ranges[i * NODE_RANGES];
         node_payload(tag, first + i, bytes + (size_t)i * NODE_PAYLOAD);
-        sums[i] =
-            checksum_block(payload[i], node_range_sizes, NODE_RANGES, ids[first + i].b,
-                           &ranges[i * NODE_RANGES]);
+        sums[i] = checksum_block(payload[i], node_range_sizes, NODE_RANGES, ids[first + i].b,
+                                 &ranges[i * NODE_RANGES]);
         sums[i] ^= (int)i == lie;
     }
     struct kv_put q = {.ns = f->ns,
@@ -365,8 +365,8 @@ void node_http_get(struct node_fixture *f, const char *path, char *ret, size_t c
                              .sin_port = htons(cachesvc_http_port(f->node)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     CHECK(connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0);
-    int len =
-        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    int len = snprintf(req, sizeof(req),
+                       "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
     CHECK(send(fd, req, (size_t)len, MSG_NOSIGNAL) == len);
     for (;;) {
         ssize_t k = recv(fd, ret + n, cap - 1 - n, MSG_DONTWAIT);

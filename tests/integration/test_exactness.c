@@ -68,8 +68,8 @@ static void judge(struct exactness *x, const struct exact_ref *r, const struct e
 }
 
 static struct exact_ref *ref_of(struct exactness *x, const struct exact_point *p) {
-    struct exact_ref *r = &x->ref[p->v[FACTOR_MODEL]][p->v[FACTOR_KV]][p->v[FACTOR_BLOCK]]
-                                 [p->v[FACTOR_LENGTH]];
+    struct exact_ref *r =
+        &x->ref[p->v[FACTOR_MODEL]][p->v[FACTOR_KV]][p->v[FACTOR_BLOCK]][p->v[FACTOR_LENGTH]];
     if (!r->model) {
         *r = (struct exact_ref){
             .model = x->model[p->v[FACTOR_MODEL]].model,
@@ -101,11 +101,16 @@ static void judge_point(struct exactness *x, const struct exact_point *p, uint64
 
 static void tiny_points(struct exactness *x, size_t n_random, bool all_pairs) {
     const uint8_t n_values[N_FACTORS] = {
-        [FACTOR_SOURCE] = N_SOURCES,        [FACTOR_REUSE] = REUSE_STEPS + 1,
-        [FACTOR_CHUNK] = ARRAY_LEN(chunks), [FACTOR_BATCH] = EXACT_MAX_BATCH,
-        [FACTOR_SLOT] = EXACT_MAX_BATCH,    [FACTOR_THREADS] = MAX_THREADS,
-        [FACTOR_ISA] = x->n_ops,            [FACTOR_MODEL] = ARRAY_LEN(types),
-        [FACTOR_KV] = 2,                    [FACTOR_BLOCK] = ARRAY_LEN(blocks),
+        [FACTOR_SOURCE] = N_SOURCES,
+        [FACTOR_REUSE] = REUSE_STEPS + 1,
+        [FACTOR_CHUNK] = ARRAY_LEN(chunks),
+        [FACTOR_BATCH] = EXACT_MAX_BATCH,
+        [FACTOR_SLOT] = EXACT_MAX_BATCH,
+        [FACTOR_THREADS] = MAX_THREADS,
+        [FACTOR_ISA] = x->n_ops,
+        [FACTOR_MODEL] = ARRAY_LEN(types),
+        [FACTOR_KV] = 2,
+        [FACTOR_BLOCK] = ARRAY_LEN(blocks),
         [FACTOR_LENGTH] = ARRAY_LEN(lengths),
     };
     struct exact_point *pairs = NULL;
@@ -128,8 +133,8 @@ static uint32_t below(uint64_t *rng, uint32_t n) {
 
 /* The scalar kernels take seconds a hundred rows here, minutes with float weights: so prompts are short,
  * points few, and scalar ones fewer. */
-static void real_model_points(struct exactness *x, const char *path, const char *what, uint32_t n_tok,
-                              size_t n_points) {
+static void real_model_points(struct exactness *x, const char *path, const char *what,
+                              uint32_t n_tok, size_t n_points) {
     struct errbuf eb;
     struct model *m;
     const struct model_load_cfg load = {.path = path, .digest_cache_dir = ""};
@@ -239,7 +244,8 @@ static void open_all(struct exactness *x) {
             x->ops[x->n_ops++] = ops;
         else
             printf("isa %s left out: %s\n", isas[i], eb.text);
-        CHECK(ops || !must || !strstr(must, isas[i])); /* F15: where it was asked for, it must run */
+        CHECK(ops || !must ||
+              !strstr(must, isas[i])); /* F15: where it was asked for, it must run */
     }
     CHECK(x->n_ops && strcmp(x->ops[0]->name, isas[0]) == 0);
     for (unsigned i = 0; i < MAX_THREADS; i++)
@@ -265,12 +271,9 @@ static void close_all(struct exactness *x) {
 
 int main(int argc, char **argv) {
     static const struct option opts[] = {
-        {"long", no_argument, NULL, 'l'},
-        {"points", required_argument, NULL, 'p'},
-        {"seed", required_argument, NULL, 's'},
-        {"mkmodel", required_argument, NULL, 'm'},
-        {"few", no_argument, NULL, 'f'},
-        {NULL, 0, NULL, 0},
+        {"long", no_argument, NULL, 'l'},       {"points", required_argument, NULL, 'p'},
+        {"seed", required_argument, NULL, 's'}, {"mkmodel", required_argument, NULL, 'm'},
+        {"few", no_argument, NULL, 'f'},        {NULL, 0, NULL, 0},
     };
     static struct exactness x;
     const char *mkmodel = NULL;

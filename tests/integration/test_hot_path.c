@@ -112,9 +112,8 @@ static void open_session(struct fixture *f) {
     raw_send(&f->data, WIRE_HELLO, f->msg);
     raw_recv(&f->data);
     ENCODE(f, register_ns_req, .digest = {f->nf.ns_digest, 32},
-           .descriptor = {(const uint8_t *)text, sizeof(text) - 1},
-           .range_sizes = node_range_sizes, .n_range_sizes = NODE_RANGES, .n_full = NODE_RANGES,
-           .seg_blocks = 8);
+           .descriptor = {(const uint8_t *)text, sizeof(text) - 1}, .range_sizes = node_range_sizes,
+           .n_range_sizes = NODE_RANGES, .n_full = NODE_RANGES, .seg_blocks = 8);
     raw_send(&f->control, WIRE_REGISTER_NS, f->msg);
     h = raw_recv(&f->control);
     CHECK(wire_msg_register_ns_res_decode(&f->scratch, f->control.in + WIRE_HDR_BYTES, h.msg_len,

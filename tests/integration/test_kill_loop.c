@@ -31,7 +31,8 @@
 #define MAX_BYTES 400000u
 #define DEADLINE_MS 20000u
 
-static const uint32_t sizes[N_NS][2] = {{7936, 7936}, {32000, 32000}, {100032, 99968}, {200000, 200000}};
+static const uint32_t sizes[N_NS][2] = {
+    {7936, 7936}, {32000, 32000}, {100032, 99968}, {200000, 200000}};
 static const char *program; /* incipit-cachesvc, from main() */
 
 struct blk {
@@ -108,9 +109,9 @@ static void start_node(struct world *w) {
     int fd = open(log, O_CREAT | O_APPEND | O_WRONLY, 0600);
     dup2(fd, 1);
     dup2(fd, 2);
-    execl(program, program, "--listen", "", "--http-listen", "", "--unix-listen", sock, "--ram-bytes",
-          "48m", "--min-slot-bytes", "4k", "--disk-dir", disk, "--disk-bytes", "64m", "--log-level",
-          "warn", (char *)NULL);
+    execl(program, program, "--listen", "", "--http-listen", "", "--unix-listen", sock,
+          "--ram-bytes", "48m", "--min-slot-bytes", "4k", "--disk-dir", disk, "--disk-bytes", "64m",
+          "--log-level", "warn", (char *)NULL);
     _exit(127);
 }
 
@@ -132,9 +133,15 @@ static struct kv_client *open_client(struct world *w, enum msg_role role) {
     tmpdir_join(&w->dir, "node.sock", sock, sizeof(sock));
     snprintf(addr, sizeof(addr), "unix:%s", sock);
     const char *addrs[] = {addr};
-    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = 1, .role = role, .n_data_conns = 1,
-                                .backoff_min_ms = 5, .backoff_max_ms = 50, .name = "kill loop",
-                                .on_node = on_node, .on_node_arg = w};
+    struct kv_client_cfg cfg = {.addrs = addrs,
+                                .n_addrs = 1,
+                                .role = role,
+                                .n_data_conns = 1,
+                                .backoff_min_ms = 5,
+                                .backoff_max_ms = 50,
+                                .name = "kill loop",
+                                .on_node = on_node,
+                                .on_node_arg = w};
     struct kv_client *c;
     struct errbuf eb = {{0}};
     if (kv_client_open(&c, &w->loop, &cfg, &eb) < 0)
@@ -150,8 +157,11 @@ static void start(struct world *w) {
     for (uint32_t i = 0; i < N_NS; i++) {
         char text[64];
         int n = snprintf(text, sizeof(text), "block_tokens=4\nwho=kill%u\n", i);
-        struct kv_namespace ns = {.descriptor = text, .descriptor_len = (size_t)n,
-                                  .range_sizes = sizes[i], .n_ranges = 2, .n_full = 2};
+        struct kv_namespace ns = {.descriptor = text,
+                                  .descriptor_len = (size_t)n,
+                                  .range_sizes = sizes[i],
+                                  .n_ranges = 2,
+                                  .n_full = 2};
         digest_sha256(text, (size_t)n, ns.digest);
         memcpy(w->digest[i], ns.digest, 32);
         assert_int_equal(kv_client_namespace(w->worker, &ns, &w->ns[i]), 0);
@@ -215,9 +225,14 @@ static int put(struct world *w, uint32_t ns, uint32_t c, bool is_blind) {
         w->checksum[d] = w->b[ns][c][d].checksum;
         w->sums[d] = w->b[ns][c][d].sums;
     }
-    struct kv_put q = {.ns = w->ns[ns], .chain = w->chain[ns][c], .n = DEPTH,
-                       .payload = w->payload, .checksum = w->checksum, .range_checksums = w->sums,
-                       .urgent = true, .deadline_ms = DEADLINE_MS};
+    struct kv_put q = {.ns = w->ns[ns],
+                       .chain = w->chain[ns][c],
+                       .n = DEPTH,
+                       .payload = w->payload,
+                       .checksum = w->checksum,
+                       .range_checksums = w->sums,
+                       .urgent = true,
+                       .deadline_ms = DEADLINE_MS};
     return kv_client_put(w->worker, &q, is_blind ? on_put_blind : on_put, w, NULL);
 }
 
@@ -235,7 +250,11 @@ static void put_and_wait(struct world *w) {
 /* 1: right, 0: a miss; wrong bytes fail the test. */
 static int fetch_one(struct world *w, uint32_t ns, uint32_t c, uint32_t d) {
     memset(w->buf[0], 0, bytes_of(ns));
-    struct kv_fetch q = {.ns = w->ns[ns], .chain = w->chain[ns][c], .first = d, .n = 1, .dst = w->buf,
+    struct kv_fetch q = {.ns = w->ns[ns],
+                         .chain = w->chain[ns][c],
+                         .first = d,
+                         .n = 1,
+                         .dst = w->buf,
                          .deadline_ms = DEADLINE_MS};
     int target = w->c.n_done + 1;
     assert_int_equal(kv_client_fetch(w->worker, &q, on_fetch, w, NULL), 0);
@@ -250,7 +269,9 @@ static int fetch_one(struct world *w, uint32_t ns, uint32_t c, uint32_t d) {
 /* A removal of one kind or another; with a wait it counts as answered. */
 static void evict(struct world *w, bool is_blind) {
     uint32_t kind = draw(w, 10), ns = draw(w, N_NS), c = draw(w, CHAINS), d = draw(w, DEPTH);
-    struct msg_evict_req m = {.n_ids = 1, .ids = &w->chain[ns][c][d], .descendants = draw(w, 2),
+    struct msg_evict_req m = {.n_ids = 1,
+                              .ids = &w->chain[ns][c][d],
+                              .descendants = draw(w, 2),
                               .digest = {w->digest[ns], 32}};
     struct msg_flush_req fl = {.digest = {w->digest[ns], kind == 9 ? 0 : 32}};
     bool is_flush = kind > 7;
@@ -269,8 +290,7 @@ static void evict(struct world *w, bool is_blind) {
     for (uint32_t n = 0; n < N_NS; n++)
         for (uint32_t k = 0; k < CHAINS; k++)
             for (uint32_t i = 0; i < DEPTH; i++) {
-                bool is_meant = is_flush ? kind == 9 || n == ns
-                                         : n == ns && k == c && i == d;
+                bool is_meant = is_flush ? kind == 9 || n == ns : n == ns && k == c && i == d;
                 if (is_meant)
                     w->b[n][k][i].gone = w->event;
             }
@@ -458,9 +478,10 @@ static void test_a_killed_node_keeps_its_word(void **state) {
     start(&w);
     check_after_start(&w);
     stop(&w);
-    print_message("%u loops: %u blocks removed, %u found after a start, %u of them misses, %u had to "
-                  "be there and were\n",
-                  n_loops, w.n_removed, w.n_checked, w.n_miss, w.n_kept);
+    print_message(
+        "%u loops: %u blocks removed, %u found after a start, %u of them misses, %u had to "
+        "be there and were\n",
+        n_loops, w.n_removed, w.n_checked, w.n_miss, w.n_kept);
     assert_true(w.n_removed > 0 && w.n_kept > 0);
     for (uint32_t i = 0; i < DEPTH; i++)
         free(w.buf[i]);

@@ -110,16 +110,19 @@ static bool compare(const struct model *m) {
     generation_open(&with, m);
     generation_open(&without, m);
     bool ok = expect(generate(m, &with, true), "K and V of the first page stay, cached");
-    ok = expect(generate(m, &without, false), "K and V of the first page stay, computed anew") && ok;
+    ok =
+        expect(generate(m, &without, false), "K and V of the first page stay, computed anew") && ok;
     ok = expect(memcmp(with.tok, without.tok, sizeof(with.tok)) == 0, "same tokens") && ok;
     ok = expect(memcmp(with.hidden, without.hidden, N_GEN * m->hp.n_embd * sizeof(float)) == 0,
-                "same hidden states") && ok;
+                "same hidden states") &&
+         ok;
     uint64_t sum = 0;
     for (uint64_t n = N_PROMPT; n < N_ALL; n++)
         sum += n;
     ok = expect(without.kv_rows == sum * m->hp.n_layer, "rows without the cache: the sum") && ok;
     ok = expect(with.kv_rows == (uint64_t)(N_ALL - 1) * m->hp.n_layer, "rows with it: n") && ok;
-    printf("%s: %d prompt and %d generated tokens, %u layers: %llu K/V rows without the cache, %llu with\n",
+    printf("%s: %d prompt and %d generated tokens, %u layers: %llu K/V rows without the cache, "
+           "%llu with\n",
            m->hp.name, N_PROMPT, N_GEN, m->hp.n_layer, (unsigned long long)without.kv_rows,
            (unsigned long long)with.kv_rows);
     generation_close(&with);

@@ -96,8 +96,7 @@ static void kill_node(struct fixture *f, uint32_t i, int sig) {
 
 /* ---- client ---- */
 
-static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
-                    const char *text) {
+static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
     struct fixture *f = arg;
     (void)node, (void)err;
     f->n_up += state == KV_NODE_UP;
@@ -121,13 +120,22 @@ static void open_client(struct fixture *f, enum msg_role role, const char *token
         snprintf(text[i], sizeof(text[i]), "unix:%s", f->node[i].sock);
         addrs[i] = text[i];
     }
-    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = f->n_nodes, .role = role,
-                                .token = token, .token_len = token ? strlen(token) : 0,
-                                .n_data_conns = 2, .backoff_min_ms = 5, .backoff_max_ms = 50,
-                                .name = "roundtrip", .on_node = on_node, .on_node_arg = f};
+    struct kv_client_cfg cfg = {.addrs = addrs,
+                                .n_addrs = f->n_nodes,
+                                .role = role,
+                                .token = token,
+                                .token_len = token ? strlen(token) : 0,
+                                .n_data_conns = 2,
+                                .backoff_min_ms = 5,
+                                .backoff_max_ms = 50,
+                                .name = "roundtrip",
+                                .on_node = on_node,
+                                .on_node_arg = f};
     static const char text_of_ns[] = "block_tokens=4\nwho=test\n";
-    struct kv_namespace ns = {.descriptor = text_of_ns, .descriptor_len = sizeof(text_of_ns) - 1,
-                              .range_sizes = range_sizes, .n_ranges = N_RANGES,
+    struct kv_namespace ns = {.descriptor = text_of_ns,
+                              .descriptor_len = sizeof(text_of_ns) - 1,
+                              .range_sizes = range_sizes,
+                              .n_ranges = N_RANGES,
                               .n_full = N_RANGES};
     digest_sha256(text_of_ns, sizeof(text_of_ns) - 1, ns.digest);
     struct errbuf eb;
@@ -172,7 +180,8 @@ static struct fixture *setup_nodes(uint32_t n, bool has_tokens) {
         f->dst[i] = calloc(1, PAYLOAD_BYTES);
         for (uint32_t k = 0; k < PAYLOAD_BYTES; k++)
             f->src[i][k] = (uint8_t)(i * 37 + k * 11 + (k >> 7));
-        f->checksum[i] = checksum_block(f->src[i], range_sizes, N_RANGES, f->chain[i].b, f->sums[i]);
+        f->checksum[i] =
+            checksum_block(f->src[i], range_sizes, N_RANGES, f->chain[i].b, f->sums[i]);
         f->sum_at[i] = f->sums[i];
     }
     return f;
@@ -241,9 +250,13 @@ static void on_lookup(void *arg, int rv, const struct kv_lookup_res *res) {
 }
 
 static int start_put(struct fixture *f, uint32_t first, uint32_t n) {
-    struct kv_put q = {.ns = f->ns, .chain = f->chain, .first = first, .n = n,
+    struct kv_put q = {.ns = f->ns,
+                       .chain = f->chain,
+                       .first = first,
+                       .n = n,
                        .payload = (const uint8_t *const *)f->src + first,
-                       .checksum = f->checksum + first, .range_checksums = f->sum_at + first,
+                       .checksum = f->checksum + first,
+                       .range_checksums = f->sum_at + first,
                        .deadline_ms = DEADLINE_MS};
     return kv_client_put(f->client, &q, on_put, f, NULL);
 }
@@ -251,8 +264,8 @@ static int start_put(struct fixture *f, uint32_t first, uint32_t n) {
 static int start_fetch(struct fixture *f, struct kv_call **ret) {
     for (uint32_t i = 0; i < N_BLOCKS; i++)
         memset(f->dst[i], 0, PAYLOAD_BYTES);
-    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = N_BLOCKS, .dst = f->dst,
-                         .deadline_ms = DEADLINE_MS};
+    struct kv_fetch q = {
+        .ns = f->ns, .chain = f->chain, .n = N_BLOCKS, .dst = f->dst, .deadline_ms = DEADLINE_MS};
     return kv_client_fetch(f->client, &q, on_fetch, f, ret);
 }
 
@@ -273,8 +286,8 @@ static void put_all(struct fixture *f) {
 }
 
 static void lookup(struct fixture *f, uint32_t flags) {
-    struct kv_lookup q = {.ns = f->ns, .chain = f->chain, .n = N_BLOCKS, .flags = flags,
-                          .deadline_ms = DEADLINE_MS};
+    struct kv_lookup q = {
+        .ns = f->ns, .chain = f->chain, .n = N_BLOCKS, .flags = flags, .deadline_ms = DEADLINE_MS};
     done(f, kv_client_lookup(f->client, &q, on_lookup, f, NULL));
 }
 
@@ -321,8 +334,13 @@ static void test_fetch_of_runs_of_ranges(void **state) {
                 bytes += range_sizes[i];
             memset(f->dst[0], 0, PAYLOAD_BYTES);
             memset(f->dst[1], 0, PAYLOAD_BYTES);
-            struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 2, .dst = f->dst,
-                                 .first_range = first, .n_ranges = n, .deadline_ms = DEADLINE_MS};
+            struct kv_fetch q = {.ns = f->ns,
+                                 .chain = f->chain,
+                                 .n = 2,
+                                 .dst = f->dst,
+                                 .first_range = first,
+                                 .n_ranges = n,
+                                 .deadline_ms = DEADLINE_MS};
             done(f, kv_client_fetch(f->client, &q, on_fetch, f, NULL));
             assert_int_equal(f->rv, 0);
             assert_int_equal(f->n_ok, 2);
@@ -332,8 +350,12 @@ static void test_fetch_of_runs_of_ranges(void **state) {
                     assert_int_equal(f->dst[i][k], 0);
             }
         }
-    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 1, .dst = f->dst,
-                         .first_range = N_RANGES, .deadline_ms = DEADLINE_MS};
+    struct kv_fetch q = {.ns = f->ns,
+                         .chain = f->chain,
+                         .n = 1,
+                         .dst = f->dst,
+                         .first_range = N_RANGES,
+                         .deadline_ms = DEADLINE_MS};
     assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), ERR_INVALID);
     q.first_range = 1;
     q.n_ranges = N_RANGES;
@@ -480,7 +502,7 @@ static void test_live_options_change_and_others_do_not(void **state) {
     assert_string_equal(option(f, "no_such"), "ERR_NOTFOUND");
     (void)option(f, "");
     assert_true(f->n_prefix > 30); /* all of them */
-    kill(f->node[0].pid, SIGHUP); /* what the sources say holds again */
+    kill(f->node[0].pid, SIGHUP);  /* what the sources say holds again */
     while (strcmp(option(f, "log_level"), "warn/info/1") != 0)
         uv_run(&f->loop, UV_RUN_NOWAIT);
     close_client(f);
@@ -493,7 +515,8 @@ static void test_live_options_change_and_others_do_not(void **state) {
 /* E6: SIGHUP ended the node. Now it reads the tokens again: who has lost his is out, the others stay. */
 static void test_sighup_reads_tokens_again(void **state) {
     struct fixture *f = *state;
-    static const char without_old_admin[] = "worker " WORKER_TOKEN "\nadmin another-token-of-admins\n";
+    static const char without_old_admin[] =
+        "worker " WORKER_TOKEN "\nadmin another-token-of-admins\n";
     static const char broken[] = "worker " WORKER_TOKEN "\nking " ADMIN_TOKEN "\n";
     static const char without_worker[] = "admin another-token-of-admins\n";
     open_client(f, MSG_ROLE_WORKER, WORKER_TOKEN);
@@ -506,7 +529,8 @@ static void test_sighup_reads_tokens_again(void **state) {
     assert_string_equal(option(f, "node_id"), "1/1/0");
     tmpdir_write(&f->dir, "tokens", without_old_admin, sizeof(without_old_admin) - 1);
     kill(f->node[0].pid, SIGHUP);
-    while (!strstr(f->down_text, "no such token")) { /* its session, then Hellos with the old token */
+    while (
+        !strstr(f->down_text, "no such token")) { /* its session, then Hellos with the old token */
         int down = f->n_down;
         run_until(f, &f->n_down, down + 1);
     }
@@ -553,8 +577,10 @@ static void test_garbage_does_not_harm_the_node(void **state) {
             junk[k] = (uint8_t)(seed >> 24);
         }
         if (i % 2) {
-            struct wire_hdr h = {.version = WIRE_VERSION, .method = (uint16_t)(1 + junk[0] % 15),
-                                 .request_id = 1, .msg_len = junk[1] % 100u,
+            struct wire_hdr h = {.version = WIRE_VERSION,
+                                 .method = (uint16_t)(1 + junk[0] % 15),
+                                 .request_id = 1,
+                                 .msg_len = junk[1] % 100u,
                                  .payload_len = junk[2] * 8u};
             uint8_t hdr[WIRE_HDR_BYTES];
             wire_hdr_encode(&h, junk + WIRE_HDR_BYTES, hdr);

@@ -108,8 +108,8 @@ static int start_put(struct op *o) {
         node_payload(o->tag, o->first + i, p);
         o->src[i] = p;
         o->range_ptrs[i] = o->ranges[i];
-        o->sums[i] = checksum_block(p, node_range_sizes, NODE_RANGES,
-                                    o->ids[o->first + i].b, o->ranges[i]);
+        o->sums[i] =
+            checksum_block(p, node_range_sizes, NODE_RANGES, o->ids[o->first + i].b, o->ranges[i]);
     }
     struct kv_put q = {.ns = s->ns[o->client],
                        .chain = o->ids,

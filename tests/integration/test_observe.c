@@ -185,8 +185,8 @@ static void test_what_is_left_open_ends(void **state) {
     SEE(w, received_bytes, 0);
     SEE(w, connections_late_total, 0);
     SEE(w, sessions_silent_total, 0);
-    struct wire_hdr h = {.version = WIRE_VERSION, .method = WIRE_LOOKUP, .request_id = 2,
-                         .msg_len = 1u << 20};
+    struct wire_hdr h = {
+        .version = WIRE_VERSION, .method = WIRE_LOOKUP, .request_id = 2, .msg_len = 1u << 20};
     static uint8_t msg[1u << 20];
     uint8_t head[WIRE_HDR_BYTES];
     wire_hdr_encode(&h, msg, head);

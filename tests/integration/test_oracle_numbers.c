@@ -18,9 +18,9 @@
 #define CHUNK 256 /* rows a step: their logits are 50 MB */
 
 struct figures {
-    double kl;      /* mean KL divergence from the reference, nats */
-    double same;    /* share of positions with the same most likely token */
-    double ratio;   /* perplexity, ours over the reference's */
+    double kl;       /* mean KL divergence from the reference, nats */
+    double same;     /* share of positions with the same most likely token */
+    double ratio;    /* perplexity, ours over the reference's */
     double ratio_se; /* paired standard error of ratio */
 };
 
@@ -123,12 +123,14 @@ static void check(const struct limits *l) {
 
 static void test_q4_1_is_as_close_as_int8_gets(void **state) {
     (void)state;
-    check(&(struct limits){"Q4_1, f16 KV", ORACLE_AS_IS, KV_F16, "reference_f32.bin", 4.5e-3, .965});
+    check(
+        &(struct limits){"Q4_1, f16 KV", ORACLE_AS_IS, KV_F16, "reference_f32.bin", 4.5e-3, .965});
 }
 
 static void test_q4_1_with_f32_kv_is_as_close(void **state) {
     (void)state;
-    check(&(struct limits){"Q4_1, f32 KV", ORACLE_AS_IS, KV_F32, "reference_f32.bin", 4.5e-3, .965});
+    check(
+        &(struct limits){"Q4_1, f32 KV", ORACLE_AS_IS, KV_F32, "reference_f32.bin", 4.5e-3, .965});
 }
 
 static void test_f32_weights_equal_the_reference(void **state) {

@@ -57,7 +57,8 @@ static void node_close(struct fixture *f) {
     f->node = NULL;
 }
 
-static void ask(struct worker_fx *w, struct answer *a, const struct fixture *f, const uint8_t *salt) {
+static void ask(struct worker_fx *w, struct answer *a, const struct fixture *f,
+                const uint8_t *salt) {
     worker_fx_ask(w, a, f->tok, N_PROMPT, N_NEW, salt);
     worker_fx_wait(w, a);
 }

@@ -26,7 +26,8 @@
 static const char *program, *slow_pread;
 static struct tiny_model tiny;
 
-static const struct rlimit *proc_limit; /* of descriptors, for the next one started; NULL: as here */
+static const struct rlimit
+    *proc_limit; /* of descriptors, for the next one started; NULL: as here */
 
 struct proc {
     pid_t pid;
@@ -94,7 +95,8 @@ static void expect_refused(const char *const *args, int code, const char *words)
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 /* A port of the kernel's choice: the default one may be another test's. A later --listen counts. */
-#define QUICK "--listen", "127.0.0.1:0", "--digest-cache", "none", "--threads", "1", "--kv-bytes", "16m"
+#define QUICK                                                                                      \
+    "--listen", "127.0.0.1:0", "--digest-cache", "none", "--threads", "1", "--kv-bytes", "16m"
 #define MODEL "--model", tiny.path, "--lame-duck-ms", "0", QUICK
 
 /* The value of the first series whose line begins so. */
@@ -109,16 +111,21 @@ static double series(const char *text, const char *begin) {
 static void test_bad_starts_end_with_a_message(void **state) {
     (void)state;
     expect_refused(ARGS("--listen", "127.0.0.1:0"), 3, "--model");
-    expect_refused(ARGS("--model", "/nonexistent", QUICK, "--listen", "127.0.0.1:0"), 3, "/nonexistent");
+    expect_refused(ARGS("--model", "/nonexistent", QUICK, "--listen", "127.0.0.1:0"), 3,
+                   "/nonexistent");
     expect_refused(ARGS("--no-such-option"), 2, "no-such-option");
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--isa", "abacus"), 3, "abacus");
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-dtype", "q8_0"), 3, "q8_0");
     expect_refused(ARGS(MODEL, "--listen", "0.0.0.0:0"), 3, "not loopback");
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--cache", "nowhere"), 3, "nowhere");
-    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-bytes", "64k", "--block-tokens", "1024"), 3, "--kv-bytes");
-    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--chunk-tokens", "4"), 3, "--chunk-tokens");
+    expect_refused(
+        ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-bytes", "64k", "--block-tokens", "1024"), 3,
+        "--kv-bytes");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--chunk-tokens", "4"), 3,
+                   "--chunk-tokens");
     /* F13: it was "ready", and killed for memory later without a word */
-    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-bytes", "16t"), 3, "more than the memory there is");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-bytes", "16t"), 3,
+                   "more than the memory there is");
 }
 
 /* An address that nobody else can take while the test holds the socket. */
@@ -155,7 +162,8 @@ static int http_connect(uint16_t port) {
 static void http_send(int fd, const char *method, const char *path, const char *body) {
     char head[1024];
     int n = snprintf(head, sizeof(head),
-                     "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                     "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
+                     "application/json\r\n"
                      "Content-Length: %zu\r\n\r\n%s",
                      method, path, strlen(body), body);
     assert_int_equal(write(fd, head, (size_t)n), n);
@@ -244,12 +252,13 @@ static void test_serves_without_its_cache_node_and_drains(void **state) {
     close(held);
 }
 
-static int read_status(uint16_t port, const char *method, const char *path, const char *body, char *text,
-                       size_t cap) {
+static int read_status(uint16_t port, const char *method, const char *path, const char *body,
+                       char *text, size_t cap) {
     int fd = http_connect(port);
     http_send(fd, method, path, body);
     http_read(fd, text, cap);
-    return strncmp(text, "HTTP/1.1 ", 9) == 0 ? (int)strtol(text + 9, NULL, 10) : 0; /* 0: no answer */
+    return strncmp(text, "HTTP/1.1 ", 9) == 0 ? (int)strtol(text + 9, NULL, 10)
+                                              : 0; /* 0: no answer */
 }
 
 /* E5: SIGTERM closed the listener at once, so no balancer ever saw the 503 that the manual promises. Now
@@ -268,8 +277,9 @@ static void test_signals_are_seen_before_they_close(void **state) {
     assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 503);
     assert_non_null(strstr(text, "\"draining\":true"));
     assert_int_equal(read_status(port, "GET", "/healthz", "", text, sizeof(text)), 200);
-    assert_int_equal(read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":2}", text,
-                                 sizeof(text)), 200);
+    assert_int_equal(read_status(port, "POST", "/v1/completions",
+                                 "{\"prompt\":\"a\",\"max_tokens\":2}", text, sizeof(text)),
+                     200);
     /* Far more than can be done before the signal: 32 texts up to the context. */
     struct strbuf body = {0};
     strbuf_addz(&body, "{\"ignore_eos\":true,\"max_tokens\":-1,\"prompt\":[\"text 0\"");
@@ -364,7 +374,9 @@ static void test_port_opens_before_the_model_is_there(void **state) {
         assert_non_null(strstr(text, "\"loading\":{\"bytes\":"));
         assert_int_equal(read_status(port, "GET", "/metrics", "", text, sizeof(text)), 200);
         assert_int_equal(read_status(port, "GET", "/v1/models", "", text, sizeof(text)), 503);
-        assert_int_equal(read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\"}", text, sizeof(text)), 503);
+        assert_int_equal(
+            read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\"}", text, sizeof(text)),
+            503);
         assert_non_null(strstr(text, "Retry-After: "));
         if (round == 1)
             kill(p.pid, SIGTERM);
@@ -372,8 +384,9 @@ static void test_port_opens_before_the_model_is_there(void **state) {
         if (round == 0) {
             wait_ready(&p); /* F8: and then it serves at once: the first forward pass is through */
             assert_int_equal(read_status(port, "GET", "/readyz", "", text, sizeof(text)), 200);
-            assert_int_equal(read_status(port, "POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}",
-                                         text, sizeof(text)), 200);
+            assert_int_equal(read_status(port, "POST", "/v1/completions",
+                                         "{\"prompt\":\"a\",\"max_tokens\":1}", text, sizeof(text)),
+                             200);
             kill(p.pid, SIGTERM);
             close(creat(gate, 0600));
         }
@@ -429,7 +442,8 @@ static void test_idle_connections_leave_descriptors_for_probes(void **state) {
     for (int i = 0; i < N; i++) {
         idle[i] = http_connect(proc_port(&p));
         if (i % 50 == 49)
-            assert_int_equal(read_status(proc_port(&p), "GET", "/healthz", "", text, sizeof(text)), 200);
+            assert_int_equal(read_status(proc_port(&p), "GET", "/healthz", "", text, sizeof(text)),
+                             200);
     }
     for (int i = 0; i < N; i++)
         close(idle[i]);
@@ -503,10 +517,11 @@ static void answer_of(int fd, char *ret, size_t cap) {
 
 static int ask(uint16_t port, unsigned prompt) {
     char body[256];
-    snprintf(body, sizeof(body),
-             "{\"model\":\"m\",\"prompt\":\"%u: quick brown foxes jump over %c%c\",\"max_tokens\":40,"
-             "\"temperature\":0}",
-             prompt * 7919, 'a' + prompt % 26, 'A' + prompt * 5 % 26);
+    snprintf(
+        body, sizeof(body),
+        "{\"model\":\"m\",\"prompt\":\"%u: quick brown foxes jump over %c%c\",\"max_tokens\":40,"
+        "\"temperature\":0}",
+        prompt * 7919, 'a' + prompt % 26, 'A' + prompt * 5 % 26);
     int fd = http_connect(port);
     http_send(fd, "POST", "/v1/completions", body);
     return fd;

@@ -18,9 +18,13 @@ static void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
 
 static void open_client(struct worker_fx *w, const char *addr) {
     uint32_t ns;
-    const struct kv_client_cfg cc = {
-        .addrs = &addr, .n_addrs = 1, .role = MSG_ROLE_WORKER, .n_data_conns = 2, .backoff_min_ms = 20,
-        .on_node = on_node, .on_node_arg = w};
+    const struct kv_client_cfg cc = {.addrs = &addr,
+                                     .n_addrs = 1,
+                                     .role = MSG_ROLE_WORKER,
+                                     .n_data_conns = 2,
+                                     .backoff_min_ms = 20,
+                                     .on_node = on_node,
+                                     .on_node_arg = w};
     CHECK(kv_client_open(&w->client, w->loop, &cc, NULL) == 0);
     struct kv_namespace nsd = {
         .descriptor = w->m->ns.text,
@@ -120,8 +124,8 @@ static void on_done(struct gen_request *r, enum finish_reason why) {
     gen_request_free(r);
 }
 
-void worker_fx_ask(struct worker_fx *w, struct answer *a, const int32_t *tok, uint32_t n, uint32_t n_new,
-                   const uint8_t *salt) {
+void worker_fx_ask(struct worker_fx *w, struct answer *a, const int32_t *tok, uint32_t n,
+                   uint32_t n_new, const uint8_t *salt) {
     memset(a, 0, sizeof(*a));
     struct gen_request *r = gen_request_new();
     CHECK(r);

@@ -41,6 +41,6 @@ struct answer {
     struct gen_request *r;
 };
 /* Starts a greedy request for n_new tokens behind tok[0..n). */
-void worker_fx_ask(struct worker_fx *w, struct answer *a, const int32_t *tok, uint32_t n, uint32_t n_new,
-                   const uint8_t *salt);
+void worker_fx_ask(struct worker_fx *w, struct answer *a, const int32_t *tok, uint32_t n,
+                   uint32_t n_new, const uint8_t *salt);
 void worker_fx_wait(struct worker_fx *w, struct answer *a);

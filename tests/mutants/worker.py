@@ -57,7 +57,7 @@ mutant("prompts-before-answers", "worker/sched/batcher.c",
 mutant("answers-take-no-turns", "worker/sched/batcher.c", "        p->next_rr = (i + 1) % n;", "        p->next_rr = 0;", SCHED)
 mutant("oldest-prompt-takes-all", "worker/sched/batcher.c", "oldest->n_rows = MIN(oldest->n_left, (budget + 1) / 2);",
        "oldest->n_rows = MIN(oldest->n_left, budget);", SCHED)
-mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " &&\n           a->ctime_ns == b->ctime_ns;", ";",
+mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " && a->ctime_ns == b->ctime_ns;", ";",
        "unit/worker/model/weights unit/worker/model/model_digest integration/worker_program")
 mutant("heads-may-take-for-ever", "common/http_server.c", "    http_conn_arm(&c->conn, c->s->cfg.head_timeout_ms);",
        "    http_conn_arm(&c->conn, UINT32_MAX / 2);", "unit/common/http_server")

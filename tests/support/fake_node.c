@@ -10,7 +10,7 @@ struct fake_put {
     struct list link;
     uint64_t id;
     uint32_t n;
-    uint32_t *block; /* [n] index in node->blocks, UINT32_MAX: not wanted */
+    uint32_t *block;     /* [n] index in node->blocks, UINT32_MAX: not wanted */
     struct list commits; /* struct fake_commit, waiting for payload */
 };
 
@@ -128,13 +128,18 @@ static int h_hello(void *arg, struct rpc_call *c, struct errbuf *eb) {
         return err_set(eb, ERR_DENIED, "wrong token");
     uint8_t session[16] = "fake-session-00";
     rpc_conn_set_grants(c->conn, GRANT_HELLO | (is_join ? GRANT_DATA : 0));
-    struct msg_hello_res res = {.version = WIRE_VERSION, .node_id = n->node_id, .epoch = 7,
+    struct msg_hello_res res = {.version = WIRE_VERSION,
+                                .node_id = n->node_id,
+                                .epoch = 7,
                                 .session_token = {session, is_join ? 0 : sizeof(session)},
-                                .node_name = "fake", .server_version = "0",
+                                .node_name = "fake",
+                                .server_version = "0",
                                 .max_message_bytes = WIRE_MAX_MSG_BYTES,
                                 .max_payload_bytes = WIRE_MAX_PAYLOAD_BYTES,
-                                .max_ids = WIRE_MAX_IDS, .max_data_conns = 4,
-                                .lease_ttl_ms = n->lease_ttl_ms, .max_inflight = 64,
+                                .max_ids = WIRE_MAX_IDS,
+                                .max_data_conns = 4,
+                                .lease_ttl_ms = n->lease_ttl_ms,
+                                .max_inflight = 64,
                                 .conn = is_join};
     return REPLY(hello_res, &res);
 }
@@ -226,11 +231,14 @@ static int send_hit(struct fake_fetch *f, const struct fake_block *b, bool is_la
     struct bump *scratch;
     struct buf *out;
     rpc_server_scratch(n->server, &scratch, &out);
-    struct msg_fetch_block m = {.index = f->next, .count = 1, .checksum = b->checksum,
-                                .n_range_checksums = ns->n_ranges, .range_checksums = b->sums,
+    struct msg_fetch_block m = {.index = f->next,
+                                .count = 1,
+                                .checksum = b->checksum,
+                                .n_range_checksums = ns->n_ranges,
+                                .range_checksums = b->sums,
                                 .first_range = f->first_range,
-                                .n_ranges = f->n_ranges ? f->n_ranges
-                                                        : ns->n_ranges - f->first_range};
+                                .n_ranges =
+                                    f->n_ranges ? f->n_ranges : ns->n_ranges - f->first_range};
     CHECK(wire_msg_fetch_block_encode(scratch, &m, out) == 0);
     uint32_t from = 0, bytes = 0;
     for (uint32_t i = 0; i < m.first_range + m.n_ranges; i++)
@@ -252,7 +260,8 @@ static void fetch_pump(struct fake_fetch *f) {
         if (f->node->swap_block >= 0 && f->node->swap_block-- == 0)
             b = &f->node->blocks[0];
         bool is_last = f->next + 1 == f->n;
-        if ((b ? send_hit(f, b, is_last) : send_status(f, 1, MSG_FETCH_ABSENT, is_last)) == ERR_BUSY)
+        if ((b ? send_hit(f, b, is_last) : send_status(f, 1, MSG_FETCH_ABSENT, is_last)) ==
+            ERR_BUSY)
             return;
         f->next++;
     }
@@ -349,16 +358,19 @@ static int h_put_begin(void *arg, struct rpc_call *c, struct errbuf *eb) {
     for (uint32_t i = 0; i < p->n; i++) {
         const struct fake_block *old = find(n, &m.ids[i]);
         p->block[i] = UINT32_MAX;
-        st[i] = !old                               ? MSG_PUT_WANTED
+        st[i] = !old                              ? MSG_PUT_WANTED
                 : old->checksum != m.checksums[i] ? MSG_PUT_CONFLICT
-                : old->is_visible                  ? MSG_PUT_PRESENT
-                                                   : MSG_PUT_IN_FLIGHT;
+                : old->is_visible                 ? MSG_PUT_PRESENT
+                                                  : MSG_PUT_IN_FLIGHT;
         if (old)
             continue;
         struct fake_block *b = new_block(n);
         p->block[i] = n->n_blocks - 1;
-        *b = (struct fake_block){.id = m.ids[i], .parent = m.parents[i], .depth = m.depths[i],
-                                 .ns = m.ns, .checksum = m.checksums[i],
+        *b = (struct fake_block){.id = m.ids[i],
+                                 .parent = m.parents[i],
+                                 .depth = m.depths[i],
+                                 .ns = m.ns,
+                                 .checksum = m.checksums[i],
                                  .flags = m.block_flags.n ? m.block_flags.p[i] : 0};
         is_any = true;
     }
@@ -406,8 +418,8 @@ static void put_progress(struct fake_node *n, struct fake_put *p) {
             struct fake_block *b = &n->blocks[p->block[k->indexes[i]]];
             const struct fake_ns *ns = &n->ns[b->ns - 1];
             b->sums = calloc(ns->n_ranges, sizeof(*b->sums));
-            uint64_t sum = checksum_block(b->payload, ns->range_sizes, ns->n_ranges, b->id.b,
-                                          b->sums);
+            uint64_t sum =
+                checksum_block(b->payload, ns->range_sizes, ns->n_ranges, b->id.b, b->sums);
             b->is_visible = sum == b->checksum;
             st[i] = b->is_visible ? MSG_COMMIT_OK : MSG_COMMIT_CORRUPT;
         }
@@ -465,17 +477,25 @@ static int h_put_abort(void *arg, struct rpc_call *c, struct errbuf *eb) {
 static int h_stats(void *arg, struct rpc_call *c, struct errbuf *eb) {
     DECODE(stats_req, m)
     struct msg_stats_counter counter = {"fake_total", 2.5};
-    struct msg_stats_res res = {.node_id = n->node_id, .node_name = "fake", .version = "0",
-                                .blocks_ram = n->n_blocks, .n_counters = 1, .counters = &counter};
+    struct msg_stats_res res = {.node_id = n->node_id,
+                                .node_name = "fake",
+                                .version = "0",
+                                .blocks_ram = n->n_blocks,
+                                .n_counters = 1,
+                                .counters = &counter};
     return REPLY(stats_res, &res);
 }
 
 static struct msg_block_info info_of(const struct fake_node *n, const struct fake_block *b) {
     const struct fake_ns *ns = &n->ns[b->ns - 1];
-    return (struct msg_block_info){.id = {b->id.b, 32}, .parent = {b->parent.b, 32},
-                                   .digest = {ns->digest, 32}, .depth = b->depth,
-                                   .state = MSG_BLOCK_RESIDENT, .ram = MSG_TIER_CLEAN,
-                                   .payload_bytes = ns->payload_bytes, .checksum = b->checksum};
+    return (struct msg_block_info){.id = {b->id.b, 32},
+                                   .parent = {b->parent.b, 32},
+                                   .digest = {ns->digest, 32},
+                                   .depth = b->depth,
+                                   .state = MSG_BLOCK_RESIDENT,
+                                   .ram = MSG_TIER_CLEAN,
+                                   .payload_bytes = ns->payload_bytes,
+                                   .checksum = b->checksum};
 }
 
 /* Pages of at most 3, so that readers must follow the cursor. */
@@ -500,13 +520,16 @@ static int h_list(void *arg, struct rpc_call *c, struct errbuf *eb) {
         return list_blocks(n, c, &m);
     struct msg_namespace_info info[ARRAY_LEN(n->ns)];
     for (uint32_t i = 0; i < n->n_ns; i++)
-        info[i] = (struct msg_namespace_info){
-            .digest = {n->ns[i].digest, 32}, .descriptor = {(uint8_t *)"block_tokens=4\n", 15},
-            .payload_bytes = n->ns[i].payload_bytes, .n_ranges = n->ns[i].n_ranges,
-            .n_range_sizes = n->ns[i].n_ranges, .range_sizes = n->ns[i].range_sizes,
-            .n_full = n->ns[i].n_full, .seg_blocks = n->ns[i].seg_blocks};
-    struct msg_session_info session = {.session = 1, .client_name = n->session_name, .peer = "unix",
-                                       .role = MSG_ROLE_ADMIN};
+        info[i] = (struct msg_namespace_info){.digest = {n->ns[i].digest, 32},
+                                              .descriptor = {(uint8_t *)"block_tokens=4\n", 15},
+                                              .payload_bytes = n->ns[i].payload_bytes,
+                                              .n_ranges = n->ns[i].n_ranges,
+                                              .n_range_sizes = n->ns[i].n_ranges,
+                                              .range_sizes = n->ns[i].range_sizes,
+                                              .n_full = n->ns[i].n_full,
+                                              .seg_blocks = n->ns[i].seg_blocks};
+    struct msg_session_info session = {
+        .session = 1, .client_name = n->session_name, .peer = "unix", .role = MSG_ROLE_ADMIN};
     struct msg_list_res res = {0};
     if (m.what == MSG_LIST_NAMESPACES)
         res = (struct msg_list_res){.n_namespaces = n->n_ns, .namespaces = info};
@@ -619,13 +642,21 @@ static void on_gone(void *arg, struct rpc_conn *c) {
 }
 
 int fake_node_open(struct fake_node *n, uv_loop_t *loop, const char *addr, uint16_t node_id) {
-    *n = (struct fake_node){.loop = loop, .node_id = node_id, .corrupt_block = -1, .swap_block = -1,
+    *n = (struct fake_node){.loop = loop,
+                            .node_id = node_id,
+                            .corrupt_block = -1,
+                            .swap_block = -1,
                             .next_id = 1,
-                            .lease_ttl_ms = 5000, .session_name = "me", .log_level = "info"};
+                            .lease_ttl_ms = 5000,
+                            .session_name = "me",
+                            .log_level = "info"};
     list_init(&n->puts);
     list_init(&n->fetches);
-    struct rpc_server_cfg cfg = {.methods = methods, .n_methods = ARRAY_LEN(methods), .arg = n,
-                                 .on_accept = on_accept, .on_gone = on_gone,
+    struct rpc_server_cfg cfg = {.methods = methods,
+                                 .n_methods = ARRAY_LEN(methods),
+                                 .arg = n,
+                                 .on_accept = on_accept,
+                                 .on_gone = on_gone,
                                  .on_drain = on_drain};
     struct rpc_addr a;
     struct errbuf eb;

@@ -44,7 +44,7 @@ struct fake_node {
     struct list puts, fetches;
     uint32_t n_conns, n_accepted;
     uint64_t next_id;
-    const char *token; /* NULL: none wanted */
+    const char *token;        /* NULL: none wanted */
     const char *session_name; /* of the one session it lists */
     char log_level[16];       /* the one option that may be set */
     /* what it saw */
@@ -54,15 +54,15 @@ struct fake_node {
     uint32_t deadline_ms[128];   /* of the last request, by method */
     char last_traceparent[64];
     /* knobs */
-    uint16_t mute;          /* this method gets no answer */
-    uint16_t fail_method;   /* this one gets fail_err */
+    uint16_t mute;        /* this method gets no answer */
+    uint16_t fail_method; /* this one gets fail_err */
     int fail_err;
     uint16_t repeat_method; /* this one is answered twice */
     int32_t corrupt_block;  /* flip a byte of the n-th block sent from now on; -1: none */
-    int32_t swap_block;     /* answer the n-th block asked for with the first of all blocks; -1: none */
+    int32_t swap_block; /* answer the n-th block asked for with the first of all blocks; -1: none */
     uint32_t lease_ttl_ms;
     uint64_t recall_lease, end_lease; /* told in each answer to Heartbeat; 0: none */
-    uint32_t fetch_limit;   /* blocks sent of one fetch before it hangs; 0: all */
+    uint32_t fetch_limit;             /* blocks sent of one fetch before it hangs; 0: all */
 };
 
 /* Listens on 127.0.0.1 (port 0) or on a Unix path. */
@@ -74,5 +74,6 @@ void fake_node_fini(struct fake_node *n);
 uint32_t fake_node_add_ns(struct fake_node *n, const uint8_t digest[32], uint64_t payload_bytes,
                           uint32_t n_ranges);
 /* Puts a block directly; payload, of its namespace's size, is copied. */
-void fake_node_add(struct fake_node *n, uint32_t ns, const struct block_id *id, const void *payload);
+void fake_node_add(struct fake_node *n, uint32_t ns, const struct block_id *id,
+                   const void *payload);
 const struct fake_block *fake_node_find(const struct fake_node *n, const struct block_id *id);

@@ -110,7 +110,8 @@ static bool is(struct arg a, const char *name) {
 static struct arg hash_field(const struct resp_key *k, struct arg field) {
     const char *at = k ? k->value : NULL, *end = k ? k->value + k->value_len : NULL;
     while (at < end) {
-        const char *eq = memchr(at, '=', (size_t)(end - at)), *nl = memchr(at, '\n', (size_t)(end - at));
+        const char *eq = memchr(at, '=', (size_t)(end - at)),
+                   *nl = memchr(at, '\n', (size_t)(end - at));
         if (!eq || !nl)
             break;
         if ((size_t)(eq - at) == field.n && memcmp(at, field.p, field.n) == 0)
@@ -120,12 +121,14 @@ static struct arg hash_field(const struct resp_key *k, struct arg field) {
     return (struct arg){NULL, 0};
 }
 
-static void answer_hmget(struct resp_conn *c, const struct resp_key *k, const struct arg *a, int n) {
+static void answer_hmget(struct resp_conn *c, const struct resp_key *k, const struct arg *a,
+                         int n) {
     char out[256];
     size_t at = (size_t)snprintf(out, sizeof(out), "*%d\r\n", n);
     for (int i = 0; i < n; i++) {
         struct arg v = hash_field(k, a[i]);
-        at += (size_t)(v.p ? snprintf(out + at, sizeof(out) - at, "$%zu\r\n%.*s\r\n", v.n, (int)v.n, v.p)
+        at += (size_t)(v.p ? snprintf(out + at, sizeof(out) - at, "$%zu\r\n%.*s\r\n", v.n, (int)v.n,
+                                      v.p)
                            : snprintf(out + at, sizeof(out) - at, "$-1\r\n"));
     }
     answer(c, out, at);

@@ -12,7 +12,8 @@
 #define RESP_MAX_KEYS 512
 
 struct resp_key {
-    char key[64], value[512]; /* a hash: its one field's value; of more fields "field=value\n" each */
+    char key[64],
+        value[512]; /* a hash: its one field's value; of more fields "field=value\n" each */
     uint32_t key_len, value_len, ttl_s;
 };
 
@@ -28,11 +29,11 @@ struct resp_server {
     size_t n_raw;
     char last[32]; /* last command's name */
     /* knobs */
-    const char *password; /* AUTH must name it; NULL: any or none */
-    bool is_mute;         /* reads, answers nothing */
-    bool is_garbage;      /* answers bytes that are no RESP */
-    bool is_doubling;     /* answers each command twice */
-    const char *error;    /* answers this to all but AUTH and SELECT: "OOM ..." */
+    const char *password;    /* AUTH must name it; NULL: any or none */
+    bool is_mute;            /* reads, answers nothing */
+    bool is_garbage;         /* answers bytes that are no RESP */
+    bool is_doubling;        /* answers each command twice */
+    const char *error;       /* answers this to all but AUTH and SELECT: "OOM ..." */
     const char *write_error; /* to SET, HSET, HDEL, DEL and EXPIRE: "READONLY ..." */
     uint32_t close_after; /* closes the connection instead of answering the n-th command from now;
                              0: never */

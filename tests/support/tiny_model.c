@@ -18,8 +18,7 @@ void tiny_model_file(struct tiny_model *t, const struct tiny_spec *spec) {
 void tiny_model_open(struct tiny_model *t, const struct tiny_spec *spec) {
     struct errbuf eb;
     tiny_model_file(t, spec);
-    const struct model_load_cfg cfg = {
-        .path = t->path, .keep_raw = true, .digest_cache_dir = ""};
+    const struct model_load_cfg cfg = {.path = t->path, .keep_raw = true, .digest_cache_dir = ""};
     int rv = model_load(&t->model, &cfg, &eb);
     if (rv < 0)
         fprintf(stderr, "tiny model: %s\n", eb.text);

@@ -85,16 +85,43 @@ static struct tok_str pick_any(const struct token_corpus *c, struct rng *r) {
 }
 
 static void add_space(struct tok_text *t, struct rng *r) {
-    static const char *const spaces[] = {
-        " ", " ", " ", "  ", "   ", "        ", "\n", "\n\n", "\n\n\n", "\r\n", "\r\n\r\n", "\r", "\t", "\t\t",
-        " \n", "\n ", "\n    ", " \t ", "\v", "\f", "\xC2\xA0", "\xC2\x85", "\xE2\x80\x83", "\xE3\x80\x80",
-        "\xE2\x80\xA8", "\xE2\x80\xAF", "\xE1\x9A\x80", " \r\n \n ", "\n\t\n", "                    "};
+    static const char *const spaces[] = {" ",
+                                         " ",
+                                         " ",
+                                         "  ",
+                                         "   ",
+                                         "        ",
+                                         "\n",
+                                         "\n\n",
+                                         "\n\n\n",
+                                         "\r\n",
+                                         "\r\n\r\n",
+                                         "\r",
+                                         "\t",
+                                         "\t\t",
+                                         " \n",
+                                         "\n ",
+                                         "\n    ",
+                                         " \t ",
+                                         "\v",
+                                         "\f",
+                                         "\xC2\xA0",
+                                         "\xC2\x85",
+                                         "\xE2\x80\x83",
+                                         "\xE3\x80\x80",
+                                         "\xE2\x80\xA8",
+                                         "\xE2\x80\xAF",
+                                         "\xE1\x9A\x80",
+                                         " \r\n \n ",
+                                         "\n\t\n",
+                                         "                    "};
     const char *s = spaces[rng_below(r, ARRAY_LEN(spaces))];
     add(t, s, strlen(s));
 }
 
 static void add_number(struct tok_text *t, struct rng *r) {
-    static const char *const formats[] = {"%u", "%u.5", "0x%x", "-%u", "%u,000", "1e%u", "%u%%", "%u/12/%u", "#%u", "v%u"};
+    static const char *const formats[] = {"%u",   "%u.5", "0x%x",     "-%u", "%u,000",
+                                          "1e%u", "%u%%", "%u/12/%u", "#%u", "v%u"};
     char s[64];
     /* One draw a statement: C leaves the order inside an expression open, and a sanitizer's build took another. */
     uint32_t v = rng_u32(r);
@@ -104,8 +131,9 @@ static void add_number(struct tok_text *t, struct rng *r) {
 }
 
 static void add_contraction(struct tok_text *t, struct rng *r) {
-    static const char *const tails[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'Ve", "'M",
-                                        "'lL", "'D", "'x", "''s", " 's", "'\xC5\xBF", "'r", "'l", "\xE2\x80\x99s"};
+    static const char *const tails[] = {
+        "'s", "'t",  "'re", "'ve", "'m",  "'ll", "'d",        "'S", "'T", "'RE",          "'Ve",
+        "'M", "'lL", "'D",  "'x",  "''s", " 's", "'\xC5\xBF", "'r", "'l", "\xE2\x80\x99s"};
     const char *s = tails[rng_below(r, ARRAY_LEN(tails))];
     add(t, s, strlen(s));
 }
@@ -163,7 +191,8 @@ static void add_mixture(const struct token_corpus *c, struct tok_text *t, struct
     }
 }
 
-static void add_lines(const struct token_corpus *c, struct tok_text *t, struct rng *r, unsigned cls) {
+static void add_lines(const struct token_corpus *c, struct tok_text *t, struct rng *r,
+                      unsigned cls) {
     struct tok_str s = pick_line(c, r, cls);
     add(t, s.p, s.len);
     add(t, rng_below(r, 4) ? " " : "\n", 1);

@@ -11,10 +11,12 @@
 #include "worker/text/tokenizer.h"
 
 #define TOKEN_CORPUS_SEGMENTS 160
-#define TOKEN_CORPUS_SEGMENT_BYTES 8192 /* at least; a segment ends with the piece that crosses it */
+#define TOKEN_CORPUS_SEGMENT_BYTES                                                                 \
+    8192 /* at least; a segment ends with the piece that crosses it */
 
 struct token_corpus; /* opaque */
-int token_corpus_open(struct token_corpus **ret, const char *seed_path); /* 0 or -1 with a line on stderr */
+int token_corpus_open(struct token_corpus **ret,
+                      const char *seed_path); /* 0 or -1 with a line on stderr */
 void token_corpus_close(struct token_corpus *c);
 /* Clears and fills text with segment i. */
 void token_corpus_segment(const struct token_corpus *c, unsigned i, struct tok_text *text);

@@ -16,8 +16,8 @@ struct gguf_write {
         size_t len, cap;
     } kv, dir;
     uint64_t n_kv, n_tensors;
-    uint64_t data_off;  /* of the next tensor to be announced, in the data section */
-    uint64_t written;   /* bytes of the data section */
+    uint64_t data_off; /* of the next tensor to be announced, in the data section */
+    uint64_t written;  /* bytes of the data section */
     uint32_t version, alignment;
     int err;
 };

@@ -110,10 +110,10 @@ static uint32_t number(const char *s) {
 
 int main(int argc, char **argv) {
     static const struct option opts[] = {
-        {"type", required_argument, NULL, 't'},   {"from", required_argument, NULL, 'f'},
-        {"seed", required_argument, NULL, 's'},   {"layers", required_argument, NULL, 'l'},
-        {"ctx", required_argument, NULL, 'c'},    {"untied", no_argument, NULL, 'u'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"type", required_argument, NULL, 't'}, {"from", required_argument, NULL, 'f'},
+        {"seed", required_argument, NULL, 's'}, {"layers", required_argument, NULL, 'l'},
+        {"ctx", required_argument, NULL, 'c'},  {"untied", no_argument, NULL, 'u'},
+        {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
     };
     struct tiny_spec s = tiny_spec_of(QUANT_F32);
     const struct quant_type *type = quant_type_find(QUANT_F32);

@@ -12,12 +12,13 @@
 
 /* Pairs of existing tokens, most frequent first; a leading space is spelled U+0120. */
 static const char *const merges[] = {
-    "\u0120 t", "h e",   "\u0120 a", "i n",     "r e",  "o n",       "\u0120t he", "e r",
-    "\u0120 s", "a t",   "\u0120 w", "\u0120 o", "e n", "i t",       "\u0120 c",   "o r",
-    "i s",      "a n",   "e s",      "\u0120 b", "e d", "\u0120 f",  "in g",       "\u0120 p",
-    "o u",      "\u0120a n", "a l",  "a r",     "\u0120t o", "\u0120 m", "\u0120o f", "\u0120 in",
-    "\u0120 d", "\u0120 h", "\u0120an d", "i c", "a s", "l e",       "\u0120t h",  "i on",
-    "o m",      "l l",   "en t",     "\u0120 n", "\u0120 l", "s t",  "v e",        "\u0120 e",
+    "\u0120 t",  "h e",      "\u0120 a",  "i n",       "r e",       "o n",      "\u0120t he",
+    "e r",       "\u0120 s", "a t",       "\u0120 w",  "\u0120 o",  "e n",      "i t",
+    "\u0120 c",  "o r",      "i s",       "a n",       "e s",       "\u0120 b", "e d",
+    "\u0120 f",  "in g",     "\u0120 p",  "o u",       "\u0120a n", "a l",      "a r",
+    "\u0120t o", "\u0120 m", "\u0120o f", "\u0120 in", "\u0120 d",  "\u0120 h", "\u0120an d",
+    "i c",       "a s",      "l e",       "\u0120t h", "i on",      "o m",      "l l",
+    "en t",      "\u0120 n", "\u0120 l",  "s t",       "v e",       "\u0120 e",
 };
 
 static const char *const control[N_CONTROL] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
@@ -47,7 +48,8 @@ uint32_t tiny_gguf_n_vocab(void) {
 
 /* GPT-2's printable spelling of a byte: itself where printable, else code points from 256 on. */
 static void spell_byte(unsigned byte, char *dst) {
-    bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    bool printable =
+        (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     unsigned cp = byte;
     if (!printable) {
         cp = 256;
@@ -169,10 +171,10 @@ static void layer_tensors(struct tiny_walk *k, uint32_t i) {
         const char *name;
         uint32_t n_in, n_out; /* n_out 0: a norm */
     } rows[] = {
-        {"attn_norm", s->n_embd, 0},          {"attn_q", s->n_embd, s->n_embd},
-        {"attn_k", s->n_embd, n_kv},          {"attn_v", s->n_embd, n_kv},
+        {"attn_norm", s->n_embd, 0},           {"attn_q", s->n_embd, s->n_embd},
+        {"attn_k", s->n_embd, n_kv},           {"attn_v", s->n_embd, n_kv},
         {"attn_output", s->n_embd, s->n_embd}, {"ffn_norm", s->n_embd, 0},
-        {"ffn_gate", s->n_embd, s->n_ff},     {"ffn_up", s->n_embd, s->n_ff},
+        {"ffn_gate", s->n_embd, s->n_ff},      {"ffn_up", s->n_embd, s->n_ff},
         {"ffn_down", s->n_ff, s->n_embd},
     };
     for (size_t j = 0; j < ARRAY_LEN(rows); j++) {

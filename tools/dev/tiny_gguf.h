@@ -12,8 +12,8 @@ struct tiny_spec {
     uint32_t type;      /* of the matrices, GGUF's number */
     uint32_t embd_type; /* of token_embd (and of output unless tied) */
     uint32_t n_layer, n_embd, n_head, n_head_kv, n_ff, n_ctx;
-    bool untied;        /* an output.weight of its own */
-    bool rope_freqs;    /* with a tensor of RoPE divisors */
+    bool untied;     /* an output.weight of its own */
+    bool rope_freqs; /* with a tensor of RoPE divisors */
     uint64_t seed;
 };
 

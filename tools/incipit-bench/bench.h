@@ -25,14 +25,14 @@ double bench_min(const struct bench_samples *s);
 double bench_max(const struct bench_samples *s);
 
 struct bench_row {
-    char name[64]; /* "prefill 512" */
-    const char *unit; /* "tokens/s": more is better */
+    char name[64];                   /* "prefill 512" */
+    const char *unit;                /* "tokens/s": more is better */
     struct bench_samples ours, peer; /* peer.n 0: not measured */
 };
 
 struct bench_report {
-    const char *what; /* "engine" */
-    const char *peer; /* "llama.cpp", "raw socket"; NULL: none */
+    const char *what;    /* "engine" */
+    const char *peer;    /* "llama.cpp", "raw socket"; NULL: none */
     struct strbuf facts; /* `key: value` lines about the run: model, threads, CPU */
     struct bench_row rows[BENCH_MAX_ROWS];
     uint32_t n_rows;

@@ -32,9 +32,10 @@ static int free_port(uint16_t *ret) {
 
 /* True when GET /readyz on the port answers 200. */
 static bool is_ready(uint16_t port) {
-    static const char ask[] = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    static const char ask[] =
+        "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     char head[16] = "";
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0 &&
@@ -98,7 +99,8 @@ static const char *find_program(char *buf, size_t cap) {
     return access(buf, X_OK) == 0 ? buf : "incipit-cachesvc";
 }
 
-static void exec_node(const struct bench_node *n, const char *program, uint16_t http, uint64_t ram) {
+static void exec_node(const struct bench_node *n, const char *program, uint16_t http,
+                      uint64_t ram) {
     char http_addr[32], ram_text[24];
     snprintf(http_addr, sizeof(http_addr), "127.0.0.1:%u", http);
     snprintf(ram_text, sizeof(ram_text), "%llu", (unsigned long long)ram);
@@ -106,7 +108,8 @@ static void exec_node(const struct bench_node *n, const char *program, uint16_t 
     dup2(null, 0);
     dup2(null, 1);
     execlp(program, program, "--listen", n->tcp, "--unix-listen", n->unix_ + strlen("unix:"),
-           "--http-listen", http_addr, "--ram-bytes", ram_text, "--log-level", "warn", (char *)NULL);
+           "--http-listen", http_addr, "--ram-bytes", ram_text, "--log-level", "warn",
+           (char *)NULL);
     fprintf(stderr, "incipit-bench: cannot run '%s': %s\n", program, err_text(-errno));
     _exit(127);
 }

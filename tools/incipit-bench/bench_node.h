@@ -7,8 +7,8 @@
 struct bench_node {
     int pid;
     char dir[64];
-    char tcp[32];    /* "127.0.0.1:PORT" */
-    char unix_[96];  /* "unix:PATH" */
+    char tcp[32];   /* "127.0.0.1:PORT" */
+    char unix_[96]; /* "unix:PATH" */
 };
 
 /* program NULL: incipit-cachesvc of the same build, else on PATH. */

@@ -56,7 +56,7 @@ static void serve(int fd, bool tcp, size_t bytes) {
     if (!buf)
         return;
     (void)madvise(buf, bytes, MADV_HUGEPAGE); /* as the node's RAM tier has them */
-    memset(buf, 0x5a, bytes); /* pages exist before the first measurement */
+    memset(buf, 0x5a, bytes);                 /* pages exist before the first measurement */
     while (recv_all(fd, &what, 1, tcp)) {
         if (what == 'f' && !send_all(fd, buf, bytes))
             break;
@@ -95,12 +95,14 @@ static int tcp_pair(int fd[2]) {
     return rv;
 }
 
-int bench_raw_open(struct bench_raw **ret, bool tcp, uint8_t *buf, size_t bytes, struct errbuf *eb) {
+int bench_raw_open(struct bench_raw **ret, bool tcp, uint8_t *buf, size_t bytes,
+                   struct errbuf *eb) {
     struct bench_raw *r = calloc(1, sizeof(*r));
     if (!r)
         return ERR_NOMEM;
     int fd[2];
-    int rv = tcp ? tcp_pair(fd) : (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) ? -errno : 0);
+    int rv =
+        tcp ? tcp_pair(fd) : (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) ? -errno : 0);
     if (rv < 0) {
         free(r);
         return err_set(eb, rv, "raw sockets");

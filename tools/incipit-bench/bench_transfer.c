@@ -145,17 +145,23 @@ static int make_namespace(struct transfer *t) {
     const int len = snprintf(text, sizeof(text), "bench=transfer\npayload=%zu\nranges=%u\n",
                              t->block_bytes, t->shape->n_ranges);
     digest_sha256(text, (size_t)len, t->digest);
-    struct kv_namespace ns = {.descriptor = text, .descriptor_len = (size_t)len,
-                              .range_sizes = t->range_sizes, .n_ranges = t->shape->n_ranges,
+    struct kv_namespace ns = {.descriptor = text,
+                              .descriptor_len = (size_t)len,
+                              .range_sizes = t->range_sizes,
+                              .n_ranges = t->shape->n_ranges,
                               .n_full = t->shape->n_ranges};
     memcpy(ns.digest, t->digest, sizeof(ns.digest));
     return kv_client_namespace(t->client, &ns, &t->ns);
 }
 
 static int connect_client(struct transfer *t, const char *addr, uint32_t conns, struct errbuf *eb) {
-    const struct kv_client_cfg cfg = {.addrs = &addr, .n_addrs = 1, .role = MSG_ROLE_WORKER,
-                                      .name = "incipit-bench", .n_data_conns = conns,
-                                      .on_node = on_node, .on_node_arg = t};
+    const struct kv_client_cfg cfg = {.addrs = &addr,
+                                      .n_addrs = 1,
+                                      .role = MSG_ROLE_WORKER,
+                                      .name = "incipit-bench",
+                                      .n_data_conns = conns,
+                                      .on_node = on_node,
+                                      .on_node_arg = t};
     int rv = kv_client_open(&t->client, &t->loop, &cfg, eb);
     if (rv == 0)
         rv = make_namespace(t);
@@ -203,9 +209,14 @@ static double timed(struct transfer *t, const char *what, int started, uint64_t 
 }
 
 static double put_all(struct transfer *t, struct errbuf *eb) {
-    const struct kv_put q = {.ns = t->ns, .chain = t->chain, .n = t->n, .payload = t->src_at,
-                             .checksum = t->checksum, .range_checksums = t->range_at,
-                             .urgent = true, .deadline_ms = DEADLINE_MS};
+    const struct kv_put q = {.ns = t->ns,
+                             .chain = t->chain,
+                             .n = t->n,
+                             .payload = t->src_at,
+                             .checksum = t->checksum,
+                             .range_checksums = t->range_at,
+                             .urgent = true,
+                             .deadline_ms = DEADLINE_MS};
     struct kv_call *call;
     t->done = false;
     const uint64_t t0 = clock_mono_ns(clock_real());
@@ -213,8 +224,8 @@ static double put_all(struct transfer *t, struct errbuf *eb) {
 }
 
 static double fetch_all(struct transfer *t, struct errbuf *eb) {
-    const struct kv_fetch q = {.ns = t->ns, .chain = t->chain, .n = t->n, .dst = t->dst_at,
-                               .deadline_ms = DEADLINE_MS};
+    const struct kv_fetch q = {
+        .ns = t->ns, .chain = t->chain, .n = t->n, .dst = t->dst_at, .deadline_ms = DEADLINE_MS};
     struct kv_call *call;
     t->done = false;
     const uint64_t t0 = clock_mono_ns(clock_real());
@@ -245,14 +256,16 @@ static int repeat(struct transfer *t, struct bench_report *r, const char *transp
     return 0;
 }
 
-static int run_open(struct transfer *t, const struct transfer_opts *o, bool tcp, struct errbuf *eb) {
+static int run_open(struct transfer *t, const struct transfer_opts *o, bool tcp,
+                    struct errbuf *eb) {
     const uint64_t bytes = t->n * t->block_bytes;
     int rv = alloc_all(t);
     if (rv < 0)
         return rv;
     fill(t);
     /* Everything that is put stays resident, with room for rounding, bounce slots and leases. */
-    rv = bench_node_start(&t->node, o->cachesvc[0] ? o->cachesvc : NULL, (o->reps + 2) * bytes * 5 / 4 + (256u << 20), eb);
+    rv = bench_node_start(&t->node, o->cachesvc[0] ? o->cachesvc : NULL,
+                          (o->reps + 2) * bytes * 5 / 4 + (256u << 20), eb);
     if (rv == 0)
         rv = bench_raw_open(&t->raw, tcp, t->dst, bytes, eb);
     if (rv == 0)

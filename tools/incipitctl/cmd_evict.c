@@ -68,8 +68,8 @@ static int parse_selector(struct ctl *c, struct msg_evict_req *m, struct block_i
         if (code != CTL_OK)
             return code;
     }
-    *m = (struct msg_evict_req){.n_ids = c->n_args, .ids = ids, .descendants = o->chain,
-                                .dry_run = o->dry_run};
+    *m = (struct msg_evict_req){
+        .n_ids = c->n_args, .ids = ids, .descendants = o->chain, .dry_run = o->dry_run};
     const uint8_t *ns;
     int code = ctl_opt_ns(c, digest, &ns);
     if (code != CTL_OK)
@@ -107,8 +107,8 @@ int cmd_evict_run(struct ctl *c) {
         }
         /* One time for all nodes: what the first one applied. */
         m.before_ms = s.sum.before_ms;
-        int rv = ctl_wait(c, kv_client_evict(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict,
-                                             &s, NULL));
+        int rv = ctl_wait(
+            c, kv_client_evict(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict, &s, NULL));
         if (rv < 0)
             code = ctl_fail(c, rv, ctl_node_addr(c, i));
     }
@@ -133,8 +133,8 @@ int cmd_flush_run(struct ctl *c) {
             continue;
         }
         m.before_ms = s.sum.before_ms;
-        int rv = ctl_wait(c, kv_client_flush(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict,
-                                             &s, NULL));
+        int rv = ctl_wait(
+            c, kv_client_flush(c->client, i, &m, ctl_slow_deadline_ms(c), on_evict, &s, NULL));
         if (rv < 0)
             code = ctl_fail(c, rv, ctl_node_addr(c, i));
     }

@@ -108,8 +108,8 @@ static int inspect_id(struct ctl *c, const uint8_t id[32], const uint8_t *ns, co
             continue;
         struct inspect_arg a = {c, i};
         struct msg_inspect_req m = {.id = {id, 32}, .digest = {ns, ns ? 32 : 0}};
-        int rv = ctl_wait(c, kv_client_inspect(c->client, i, &m, ctl_deadline_ms(c), on_inspect,
-                                               &a, NULL));
+        int rv = ctl_wait(
+            c, kv_client_inspect(c->client, i, &m, ctl_deadline_ms(c), on_inspect, &a, NULL));
         n_found += rv == 0;
         if (rv < 0 && rv != ERR_NOTFOUND)
             code = ctl_fail(c, rv, ctl_node_addr(c, i));

@@ -55,8 +55,7 @@ static size_t print_blocks(struct lister *l, const struct msg_list_res *m) {
 static void json_namespace(struct ctl *c, const struct msg_namespace_info *n) {
     json_w_obj(&c->w);
     ctl_json_hex(c, "digest", n->digest);
-    json_w_kstr(&c->w, "descriptor",
-                (struct str){(const char *)n->descriptor.p, n->descriptor.n});
+    json_w_kstr(&c->w, "descriptor", (struct str){(const char *)n->descriptor.p, n->descriptor.n});
     ctl_json_u64(c, "payload_bytes", n->payload_bytes);
     ctl_json_u64(c, "n_ranges", n->n_ranges);
     json_w_key(&c->w, "range_sizes");
@@ -100,10 +99,10 @@ static size_t print_sessions(struct lister *l, const struct msg_list_res *m) {
         char age[32], name[128], peer[128];
         if (!c->opt.json) {
             fprintf(c->out, "%8llu %-24s %-24s %-6s %4u %6u %5u %8s\n",
-                    (unsigned long long)s->session, ctl_clean(str_of(s->client_name), name, sizeof(name)),
-                    ctl_clean(str_of(s->peer), peer, sizeof(peer)),
-                    NAME_OF(roles, s->role), s->data_conns, s->leases, s->puts_open,
-                    ctl_age(s->age_ms, age));
+                    (unsigned long long)s->session,
+                    ctl_clean(str_of(s->client_name), name, sizeof(name)),
+                    ctl_clean(str_of(s->peer), peer, sizeof(peer)), NAME_OF(roles, s->role),
+                    s->data_conns, s->leases, s->puts_open, ctl_age(s->age_ms, age));
             continue;
         }
         json_w_obj(&c->w);

@@ -64,7 +64,8 @@ static int find_namespace(struct lookup *l) {
     uint8_t digest[32];
     int code = ctl_opt_ns(c, digest, &l->want);
     for (uint32_t i = 0; i < ctl_n_nodes(c) && code == CTL_OK; i++) {
-        struct ctl_pages p = {.what = MSG_LIST_NAMESPACES, .left = UINT64_MAX, .on_page = on_namespaces, .arg = l};
+        struct ctl_pages p = {
+            .what = MSG_LIST_NAMESPACES, .left = UINT64_MAX, .on_page = on_namespaces, .arg = l};
         if (ctl_node_is_up(c, i))
             code = ctl_list_pages(c, i, &p);
     }
@@ -103,7 +104,8 @@ static int read_salt(struct ctl *c, uint8_t salt[32]) {
     if (warn.text[0])
         fprintf(c->err, "incipitctl: warning: %s\n", warn.text);
     char hex[65] = "";
-    bool ok = secret_file_next(&f, &line) && secret_word(&line, &word) && word.n == 64 && line.n == 0;
+    bool ok =
+        secret_file_next(&f, &line) && secret_word(&line, &word) && word.n == 64 && line.n == 0;
     if (ok)
         memcpy(hex, word.p, 64);
     ok = ok && digest_unhex(hex, 32, salt) == 0 && !secret_file_next(&f, &line);
@@ -188,8 +190,7 @@ static void print_table(struct lookup *l, const uint8_t *status, uint32_t n_pref
         char hex[65], range[32];
         snprintf(range, sizeof(range), "%u..%u", i * l->block_tok, (i + 1) * l->block_tok - 1);
         fprintf(c->out, "%5u %-16s %-7s %-24s %s\n", i, range, status_name(status[i]),
-                ctl_node_addr(c, l->owner[i]),
-                ctl_hex((struct msg_bytes){l->ids[i].b, 32}, hex));
+                ctl_node_addr(c, l->owner[i]), ctl_hex((struct msg_bytes){l->ids[i].b, 32}, hex));
     }
 }
 
@@ -232,8 +233,8 @@ static int ask(struct lookup *l) {
     int rv = kv_client_namespace(c->client, &l->ns, &ns);
     if (rv < 0)
         return rv;
-    struct kv_lookup q = {.ns = ns, .chain = l->ids, .n = l->n_ids,
-                          .deadline_ms = ctl_deadline_ms(c)};
+    struct kv_lookup q = {
+        .ns = ns, .chain = l->ids, .n = l->n_ids, .deadline_ms = ctl_deadline_ms(c)};
     bool is_late = false;
     uv_timer_t timer;
     uv_timer_init(&c->loop, &timer);
@@ -253,7 +254,9 @@ static int ask(struct lookup *l) {
 static int check_options(struct ctl *c) {
     const struct ctl_opts *o = &c->opt;
     bool is_text = o->text[0] || o->chat[0] || o->request[0];
-    if ((o->text[0] != 0) + (o->chat[0] != 0) + (o->request[0] != 0) + (o->tokens[0] != 0) + o->ids != 1)
+    if ((o->text[0] != 0) + (o->chat[0] != 0) + (o->request[0] != 0) + (o->tokens[0] != 0) +
+            o->ids !=
+        1)
         return ctl_usage(c, "want one of --text, --chat, --request, --tokens, --ids");
     if (is_text && !o->worker[0])
         return ctl_usage(c, "--text, --chat and --request need --worker, which makes the tokens");

@@ -29,14 +29,15 @@ static void print_human(struct ctl *c, const char *addr, const struct msg_stats_
     print_tier(c, "RAM", m->ram_used_bytes, m->ram_bytes, m->blocks_ram);
     if (m->disk_bytes)
         print_tier(c, "disk", m->disk_used_bytes, m->disk_bytes, m->blocks_disk);
-    fprintf(c->out, "  %-10s at most %llu entries, %llu holes\n", "directory",
-            LL(m->max_blocks), LL(m->holes));
-    fprintf(c->out, "  %-10s %llu of %llu blocks asked for (%.1f%%)\n", "hits",
-            LL(m->lookup_hits), LL(m->lookup_blocks), percent(m->lookup_hits, m->lookup_blocks));
-    fprintf(c->out, "  %-10s %llu fetched, %llu stored, %llu evicted, %llu conflicts, "
+    fprintf(c->out, "  %-10s at most %llu entries, %llu holes\n", "directory", LL(m->max_blocks),
+            LL(m->holes));
+    fprintf(c->out, "  %-10s %llu of %llu blocks asked for (%.1f%%)\n", "hits", LL(m->lookup_hits),
+            LL(m->lookup_blocks), percent(m->lookup_hits, m->lookup_blocks));
+    fprintf(c->out,
+            "  %-10s %llu fetched, %llu stored, %llu evicted, %llu conflicts, "
             "%llu corrupt\n",
-            "blocks", LL(m->fetch_blocks), LL(m->put_blocks), LL(m->evict_blocks),
-            LL(m->conflicts), LL(m->corrupt));
+            "blocks", LL(m->fetch_blocks), LL(m->put_blocks), LL(m->evict_blocks), LL(m->conflicts),
+            LL(m->corrupt));
     fprintf(c->out,
             "  %-10s %u sessions, %u connections, %llu leases, %llu pins, %llu puts open, "
             "%u namespaces\n",
@@ -47,11 +48,13 @@ static void print_human(struct ctl *c, const char *addr, const struct msg_stats_
 }
 
 /* Every number of the answer under its field's name. */
+/* clang-format off */
 #define STATS_NUMBERS(X)                                                                           \
     X(node_id) X(epoch) X(uptime_ms) X(ram_bytes) X(ram_used_bytes) X(disk_bytes)                  \
     X(disk_used_bytes) X(max_blocks) X(blocks_ram) X(blocks_disk) X(holes) X(leases) X(pins)       \
     X(puts_open) X(sessions) X(connections) X(namespaces) X(lookup_blocks) X(lookup_hits)          \
     X(fetch_blocks) X(put_blocks) X(evict_blocks) X(conflicts) X(corrupt)
+/* clang-format on */
 
 static void print_json(struct ctl *c, const char *addr, const struct msg_stats_res *m) {
     json_w_obj(&c->w);
@@ -98,8 +101,8 @@ int cmd_status_run(struct ctl *c) {
         }
         struct stats_arg a = {c, ctl_node_addr(c, i)};
         struct msg_stats_req m = {0};
-        int rv = ctl_wait(c, kv_client_stats(c->client, i, &m, ctl_deadline_ms(c), on_stats, &a,
-                                             NULL));
+        int rv =
+            ctl_wait(c, kv_client_stats(c->client, i, &m, ctl_deadline_ms(c), on_stats, &a, NULL));
         if (rv < 0)
             code = ctl_fail(c, rv, a.addr);
     }

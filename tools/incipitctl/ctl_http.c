@@ -33,8 +33,7 @@ static int split_url(const char *url, char host[256], char port[8], struct errbu
     return 0;
 }
 
-static int connect_to(const char *host, const char *port, uint32_t timeout_ms,
-                      struct errbuf *eb) {
+static int connect_to(const char *host, const char *port, uint32_t timeout_ms, struct errbuf *eb) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *res = NULL;
     int gai = getaddrinfo(host, port, &hints, &res);
     if (gai != 0)

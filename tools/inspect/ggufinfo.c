@@ -14,7 +14,7 @@
 #define SHOWN_BYTES 160
 
 static const char *type_name(enum gguf_type t) {
-    static const char *const names[] = {"u8",  "i8",   "u16",    "i16",   "u32", "i32", "f32",
+    static const char *const names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                         "bool", "string", "array", "u64", "i64", "f64"};
     return (size_t)t < ARRAY_LEN(names) ? names[t] : "?";
 }
@@ -22,8 +22,8 @@ static const char *type_name(enum gguf_type t) {
 /* Names of the tensor types that GGUF numbers; only for reading, so also those that no kernel serves. */
 static const char *tensor_type_name(uint32_t t) {
     static const char *const names[] = {
-        [0] = "F32",   [1] = "F16",   [2] = "Q4_0",   [3] = "Q4_1",  [6] = "Q5_0",  [7] = "Q5_1",
-        [8] = "Q8_0",  [9] = "Q8_1",  [10] = "Q2_K",  [11] = "Q3_K", [12] = "Q4_K", [13] = "Q5_K",
+        [0] = "F32",   [1] = "F16",   [2] = "Q4_0",    [3] = "Q4_1",  [6] = "Q5_0",  [7] = "Q5_1",
+        [8] = "Q8_0",  [9] = "Q8_1",  [10] = "Q2_K",   [11] = "Q3_K", [12] = "Q4_K", [13] = "Q5_K",
         [14] = "Q6_K", [15] = "Q8_K", [20] = "IQ4_NL", [30] = "BF16"};
     return t < ARRAY_LEN(names) && names[t] ? names[t] : "?";
 }
@@ -90,9 +90,10 @@ static void print_tensor(const struct gguf_tensor *t) {
     char shape[96];
     size_t at = 0;
     for (uint32_t d = 0; d < MAX(t->n_dims, 1u) && at < sizeof(shape); d++)
-        at += (size_t)snprintf(shape + at, sizeof(shape) - at, "%s%" PRIu64, d ? " x " : "", t->ne[d]);
-    printf("%-40.*s %-6s %-24s %12zu bytes\n", (int)t->name.len, t->name.p, tensor_type_name(t->type),
-           shape, t->bytes);
+        at += (size_t)snprintf(shape + at, sizeof(shape) - at, "%s%" PRIu64, d ? " x " : "",
+                               t->ne[d]);
+    printf("%-40.*s %-6s %-24s %12zu bytes\n", (int)t->name.len, t->name.p,
+           tensor_type_name(t->type), shape, t->bytes);
 }
 
 static void print_summary(const struct gguf *g) {

@@ -96,7 +96,8 @@ static int open_session(struct session *s) {
     rv = fwd_new(&s->fwd, s->model, &cfg, &s->eb);
     if (rv >= 0)
         rv = make_pages(s, n_pos);
-    s->logits = rv < 0 ? NULL : alloc_array((size_t)s->o.chunk * s->model->hp.n_vocab, sizeof(float));
+    s->logits =
+        rv < 0 ? NULL : alloc_array((size_t)s->o.chunk * s->model->hp.n_vocab, sizeof(float));
     return rv < 0 ? rv : s->logits ? 0 : ERR_NOMEM;
 }
 
@@ -111,7 +112,8 @@ static void close_session(struct session *s) {
     kern_team_free(s->team);
 }
 
-static int step(struct session *s, const int32_t *tok, uint32_t n, uint32_t pos0, uint32_t n_logits) {
+static int step(struct session *s, const int32_t *tok, uint32_t n, uint32_t pos0,
+                uint32_t n_logits) {
     const struct fwd_seq seq = {
         .tok = tok,
         .n_tok = n,

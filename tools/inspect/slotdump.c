@@ -60,11 +60,14 @@ static void print_slot(const struct disk_slot_hdr *h) {
     if (h->depth)
         printf("  parent %s%s", hex(h->parent.b, BLOCK_ID_BYTES, b),
                h->flags & DISK_SLOT_FOREIGN_PARENT ? " (of another node)" : "");
-    printf("\n    namespace %s\n    put %llu at ", hex(h->ns, DIGEST_BYTES, a), (unsigned long long)h->put_seq);
+    printf("\n    namespace %s\n    put %llu at ", hex(h->ns, DIGEST_BYTES, a),
+           (unsigned long long)h->put_seq);
     print_time(h->put_time_ms);
-    printf("  writer %s  group %llu\n", hex(h->writer, sizeof(h->writer), b), (unsigned long long)h->group);
-    printf("    generation %llu  payload %u bytes, %u ranges  checksum %016llx\n", (unsigned long long)h->generation,
-           h->payload_len, h->n_ranges, (unsigned long long)h->checksum);
+    printf("  writer %s  group %llu\n", hex(h->writer, sizeof(h->writer), b),
+           (unsigned long long)h->group);
+    printf("    generation %llu  payload %u bytes, %u ranges  checksum %016llx\n",
+           (unsigned long long)h->generation, h->payload_len, h->n_ranges,
+           (unsigned long long)h->checksum);
     if (h->encoding != DISK_ENC_RAW)
         printf("    stored in %u bytes, encoding %u\n", h->stored_len, h->encoding);
 }
@@ -75,7 +78,8 @@ static const char *verify(const uint8_t *slot, const struct disk_slot_hdr *h) {
     uint32_t sizes[CHECKSUM_MAX_RANGES], at = 0;
     if (h->encoding != DISK_ENC_RAW)
         return "an encoding that this program does not know";
-    struct wire_cur c = wire_cur_read(slot + disk_trailer_off(h->stored_len), 12 * (size_t)h->n_ranges);
+    struct wire_cur c =
+        wire_cur_read(slot + disk_trailer_off(h->stored_len), 12 * (size_t)h->n_ranges);
     for (uint32_t i = 0; i < h->n_ranges; i++)
         in_slot[i] = wire_cur_u64(&c);
     for (uint32_t i = 0; i < h->n_ranges; i++) {
@@ -100,8 +104,8 @@ static void broken(struct dump *d, uint64_t off, const char *why) {
 }
 
 /* One entry of an extent's table; buf holds one slot. */
-static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uint8_t *entry, uint64_t entry_off,
-                     uint64_t slot_off, uint8_t *buf) {
+static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uint8_t *entry,
+                     uint64_t entry_off, uint64_t slot_off, uint8_t *buf) {
     struct disk_slot_hdr h;
     int rv = disk_slot_decode(entry, &h);
     if (rv == ERR_NOTFOUND) {
@@ -111,14 +115,15 @@ static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uin
         return 0;
     }
     if (rv < 0) {
-        broken(d, entry_off, rv == ERR_UNSUPPORTED ? "slot header of another version" : "slot header");
+        broken(d, entry_off,
+               rv == ERR_UNSUPPORTED ? "slot header of another version" : "slot header");
         return 0;
     }
     if (h.extent_generation != eh->generation) {
         d->n_stale++;
         if (d->all)
-            printf("  slot at %llu: stale, of the extent's generation %llu\n", (unsigned long long)slot_off,
-                   (unsigned long long)h.extent_generation);
+            printf("  slot at %llu: stale, of the extent's generation %llu\n",
+                   (unsigned long long)slot_off, (unsigned long long)h.extent_generation);
         return 0;
     }
     d->n_blocks++;
@@ -140,7 +145,8 @@ static int dump_slot(struct dump *d, const struct disk_extent_hdr *eh, const uin
 }
 
 static int dump_table(struct dump *d, const struct disk_extent_hdr *eh, uint64_t off) {
-    uint64_t table_bytes = ((uint64_t)eh->n_slots * DISK_SLOT_HDR_BYTES + DISK_PAGE - 1) / DISK_PAGE * DISK_PAGE;
+    uint64_t table_bytes =
+        ((uint64_t)eh->n_slots * DISK_SLOT_HDR_BYTES + DISK_PAGE - 1) / DISK_PAGE * DISK_PAGE;
     uint64_t table_off = off + DISK_PAGE, first = table_off + table_bytes;
     if (DISK_PAGE + table_bytes + (uint64_t)eh->n_slots * eh->slot_bytes > d->super.extent_bytes) {
         broken(d, off, "the extent's table and slots are longer than the extent");
@@ -150,7 +156,8 @@ static int dump_table(struct dump *d, const struct disk_extent_hdr *eh, uint64_t
     int rv = table && slot ? read_at(d, table, table_bytes, table_off) : ERR_NOMEM;
     for (uint32_t i = 0; rv == 0 && i < eh->n_slots; i++) {
         uint64_t at = (uint64_t)i * DISK_SLOT_HDR_BYTES;
-        rv = dump_slot(d, eh, table + at, table_off + at, first + (uint64_t)i * eh->slot_bytes, slot);
+        rv = dump_slot(d, eh, table + at, table_off + at, first + (uint64_t)i * eh->slot_bytes,
+                       slot);
     }
     free(table);
     free(slot);
@@ -167,22 +174,24 @@ static int dump_extent(struct dump *d, uint64_t number, uint64_t off) {
     if (rv == ERR_NOTFOUND)
         return 0; /* not in use yet */
     if (rv < 0) {
-        broken(d, off, rv == ERR_UNSUPPORTED ? "extent header of another version" : "extent header");
+        broken(d, off,
+               rv == ERR_UNSUPPORTED ? "extent header of another version" : "extent header");
         return 0;
     }
     d->n_extents++;
     bool ours = memcmp(eh.store_id, d->super.store_id, sizeof(eh.store_id)) == 0;
-    printf("extent %llu at %llu: generation %llu, %u slots of %u bytes%s\n", (unsigned long long)number,
-           (unsigned long long)off, (unsigned long long)eh.generation, eh.n_slots, eh.slot_bytes,
-           ours ? "" : ", of another store: ignored");
+    printf("extent %llu at %llu: generation %llu, %u slots of %u bytes%s\n",
+           (unsigned long long)number, (unsigned long long)off, (unsigned long long)eh.generation,
+           eh.n_slots, eh.slot_bytes, ours ? "" : ", of another store: ignored");
     return ours ? dump_table(d, &eh, off) : 0;
 }
 
 static void print_removal(const struct disk_removal *r) {
     static const char *const kinds[] = {"", "all", "writer", "id", "group"};
     char ns[2 * DIGEST_BYTES + 1], key[2 * 32 + 1];
-    printf("  removal %llu: %s %s of namespace %s, put ", (unsigned long long)r->seq, kinds[r->kind],
-           r->kind == DISK_REMOVE_ALL ? "" : hex(r->key, sizeof(r->key), key), hex(r->ns, sizeof(r->ns), ns));
+    printf("  removal %llu: %s %s of namespace %s, put ", (unsigned long long)r->seq,
+           kinds[r->kind], r->kind == DISK_REMOVE_ALL ? "" : hex(r->key, sizeof(r->key), key),
+           hex(r->ns, sizeof(r->ns), ns));
     print_time(r->from_ms);
     printf(" to ");
     print_time(r->before_ms);
@@ -245,8 +254,9 @@ static int dump_file(struct dump *d) {
         rv = dump_extent(d, i, head + i * d->super.extent_bytes);
     if (rv == 0)
         printf("%llu extents in use, %llu blocks%s, %llu empty and %llu stale slots, %llu broken\n",
-               (unsigned long long)d->n_extents, (unsigned long long)d->n_blocks, d->verify ? " read" : "",
-               (unsigned long long)d->n_empty, (unsigned long long)d->n_stale, (unsigned long long)d->n_broken);
+               (unsigned long long)d->n_extents, (unsigned long long)d->n_blocks,
+               d->verify ? " read" : "", (unsigned long long)d->n_empty,
+               (unsigned long long)d->n_stale, (unsigned long long)d->n_broken);
     return rv;
 }
 
@@ -288,7 +298,9 @@ int main(int argc, char **argv) {
     if (rv == 0)
         rv = dump_file(&d);
     if (rv < 0)
-        fprintf(stderr, "slotdump: %s: %s\n", path, rv == ERR_UNSUPPORTED ? "a block file of another format" : "no disk tier's file, or a broken one");
+        fprintf(stderr, "slotdump: %s: %s\n", path,
+                rv == ERR_UNSUPPORTED ? "a block file of another format"
+                                      : "no disk tier's file, or a broken one");
     if (d.fd >= 0)
         close(d.fd);
     return rv < 0 || d.n_broken;

@@ -62,7 +62,8 @@ static int load(struct dump *d, const struct options *o, struct errbuf *eb) {
     struct tok_str bos = {"", 0};
     if (tokenizer_bos(d->tok) >= 0)
         bos = tokenizer_piece(d->tok, tokenizer_bos(d->tok));
-    return chat_template_new(&d->chat, d->vocab.chat_template.p, d->vocab.chat_template.len, bos, eb);
+    return chat_template_new(&d->chat, d->vocab.chat_template.p, d->vocab.chat_template.len, bos,
+                             eb);
 }
 
 /* The namespace as the worker itself makes it: weights, tokenizer, layout, and what this CPU computes. */
@@ -125,7 +126,8 @@ static void print_piece(const struct tokenizer *t, int32_t id) {
     }
 }
 
-static void print_block(const struct dump *d, const struct options *o, size_t block, const struct block_id *id) {
+static void print_block(const struct dump *d, const struct options *o, size_t block,
+                        const struct block_id *id) {
     size_t from = block * o->block_tok, to = MIN(from + o->block_tok, d->ids.n);
     char hex[2 * BLOCK_ID_BYTES + 1];
     if (id) {
@@ -152,17 +154,20 @@ static int print_all(const struct dump *d, const struct options *o) {
         free(ids);
         return ERR_NOMEM;
     }
-    const struct block_chain_cfg cfg = {.namespace_digest = o->namespace_digest, .block_tok = o->block_tok};
+    const struct block_chain_cfg cfg = {.namespace_digest = o->namespace_digest,
+                                        .block_tok = o->block_tok};
     block_chain(dg, &cfg, d->ids.id, n, ids);
     uint8_t sum[DIGEST_BYTES];
     char hex[2 * DIGEST_BYTES + 1];
     tokenizer_digest(d->tok, sum);
     digest_hex(sum, DIGEST_BYTES, hex);
-    printf("%zu tokens, %zu full blocks of %u; a lookup names %zu (the last token is always computed)\n", n, full,
-           o->block_tok, block_count_lookup(n, o->block_tok));
+    printf("%zu tokens, %zu full blocks of %u; a lookup names %zu (the last token is always "
+           "computed)\n",
+           n, full, o->block_tok, block_count_lookup(n, o->block_tok));
     printf("tokenizer %s, vocabulary of %u\n", hex, tokenizer_n_tokens(d->tok));
     digest_hex(o->namespace_digest, DIGEST_BYTES, hex);
-    printf("namespace %s%s\n", hex, o->has_namespace ? "" : ", of a worker with this model on this machine");
+    printf("namespace %s%s\n", hex,
+           o->has_namespace ? "" : ", of a worker with this model on this machine");
     for (size_t b = 0; b < full; b++)
         print_block(d, o, b, &ids[b]);
     if (n % o->block_tok)
@@ -172,7 +177,8 @@ static int print_all(const struct dump *d, const struct options *o) {
 }
 
 static int usage(FILE *f, int rc) {
-    fputs("usage: tokdump [--chat] [--block-tokens N] [--kv-dtype f16|f32] [--namespace HEX] MODEL.gguf TEXT\n"
+    fputs("usage: tokdump [--chat] [--block-tokens N] [--kv-dtype f16|f32] [--namespace HEX] "
+          "MODEL.gguf TEXT\n"
           "  --chat     TEXT as the user's message in the model's chat template\n"
           "  a '-' for TEXT reads standard input\n",
           f);
@@ -198,7 +204,8 @@ static int parse_args(int argc, char **argv, struct options *o) {
         } else if (c == 'k') {
             o->kv_dtype = optarg;
         } else if (c == 'n') {
-            if (strlen(optarg) != 2 * DIGEST_BYTES || digest_unhex(optarg, DIGEST_BYTES, o->namespace_digest) < 0)
+            if (strlen(optarg) != 2 * DIGEST_BYTES ||
+                digest_unhex(optarg, DIGEST_BYTES, o->namespace_digest) < 0)
                 return -1;
             o->has_namespace = true;
         } else {

@@ -84,7 +84,8 @@ bool api_authorize(struct http_openai *h, struct http_req *r, const struct api_k
 }
 
 static bool is_json(struct str type) {
-    return str_eq_nocase(str_trim(str_cut(type, 0, str_find(type, STR(";"), 0))), STR("application/json"));
+    return str_eq_nocase(str_trim(str_cut(type, 0, str_find(type, STR(";"), 0))),
+                         STR("application/json"));
 }
 
 bool api_on_head(struct http_req *r, void *arg) {

@@ -64,7 +64,8 @@ void api_on_models(struct http_req *r, void *arg) {
 static void unescape(struct str s, struct strbuf *out) {
     for (size_t i = 0; i < s.n; i++) {
         uint8_t byte;
-        const char hex[3] = {i + 2 < s.n ? s.p[i + 1] : '\0', i + 2 < s.n ? s.p[i + 2] : '\0', '\0'};
+        const char hex[3] = {i + 2 < s.n ? s.p[i + 1] : '\0', i + 2 < s.n ? s.p[i + 2] : '\0',
+                             '\0'};
         if (s.p[i] == '%' && digest_unhex(hex, 1, &byte) == 0) {
             strbuf_addc(out, (char)byte);
             i += 2;

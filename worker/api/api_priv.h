@@ -4,7 +4,7 @@
 #include "worker/api/http_openai.h"
 #include "worker/api/openai_render.h"
 
-struct api_key { /* a line of --api-key-file */
+struct api_key {                  /* a line of --api-key-file */
     uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the key */
     uint8_t salt[BLOCK_SALT_BYTES];
     bool has_salt;

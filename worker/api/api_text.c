@@ -37,7 +37,8 @@ static void submit(struct text_job *j) {
     if (rv == 0)
         return;
     (void)http_reply_header(j->http, "Retry-After", "1");
-    http_reply_error(j->http, rv == ERR_BUSY ? 429 : 503, "server_error", NULL, NULL, "%s", err_text(rv));
+    http_reply_error(j->http, rv == ERR_BUSY ? 429 : 503, "server_error", NULL, NULL, "%s",
+                     err_text(rv));
     job_free(j);
 }
 
@@ -45,8 +46,8 @@ static void submit(struct text_job *j) {
 static void begin_job(struct text_job *j, int rv) {
     struct str model = json_text(json_member(j->doc, "model"));
     if (rv < 0 || json_kind(j->doc) != JSON_KIND_OBJECT) {
-        http_reply_error(j->http, rv == ERR_CANCELED ? 503 : 400, "invalid_request_error", NULL, NULL,
-                         "the body must be a JSON object: %s", j->eb.text);
+        http_reply_error(j->http, rv == ERR_CANCELED ? 503 : 400, "invalid_request_error", NULL,
+                         NULL, "the body must be a JSON object: %s", j->eb.text);
         job_free(j);
     } else if (!api_serves(j->h, model)) {
         api_reply_no_model(j->h, j->http, model);
@@ -65,7 +66,8 @@ static void on_parsed(struct loop_job *job, int rv) {
     begin_job(CONTAINER_OF(job, struct text_job, job), rv);
 }
 
-static void job_start(struct http_openai *h, struct http_req *r, void (*begin)(struct text_job *j)) {
+static void job_start(struct http_openai *h, struct http_req *r,
+                      void (*begin)(struct text_job *j)) {
     const struct api_key *key;
     if (!api_authorize(h, r, &key))
         return;
@@ -92,8 +94,8 @@ static void refuse(struct text_job *j, const struct api_error *e) {
 static bool reply_if_failed(struct text_job *j, int rv) {
     if (rv >= 0)
         return false;
-    http_reply_error(j->http, rv == ERR_CANCELED ? 503 : 400, "invalid_request_error", NULL, NULL, "%s",
-                     j->eb.text[0] ? j->eb.text : err_text(rv));
+    http_reply_error(j->http, rv == ERR_CANCELED ? 503 : 400, "invalid_request_error", NULL, NULL,
+                     "%s", j->eb.text[0] ? j->eb.text : err_text(rv));
     job_free(j);
     return true;
 }
@@ -171,7 +173,8 @@ static int get_flag(const struct text_job *j, const char *name, bool *ret, struc
     return 0;
 }
 
-static int check_fields(const struct text_job *j, const char *const *known, size_t n, struct api_error *e) {
+static int check_fields(const struct text_job *j, const char *const *known, size_t n,
+                        struct api_error *e) {
     for (void *it = json_iter(j->doc); it; it = json_iter_next(j->doc, it)) {
         bool ok = false;
         for (size_t i = 0; i < n; i++)
@@ -182,7 +185,8 @@ static int check_fields(const struct text_job *j, const char *const *known, size
     return 0;
 }
 
-static int parse_chat_source(struct text_job *j, const struct json_t *messages, struct api_error *e) {
+static int parse_chat_source(struct text_job *j, const struct json_t *messages,
+                             struct api_error *e) {
     bool add_generation = true;
     struct errbuf eb = {{0}};
     int rv = get_flag(j, "add_generation_prompt", &add_generation, e);
@@ -193,7 +197,8 @@ static int parse_chat_source(struct text_job *j, const struct json_t *messages, 
     if (!j->h->cfg.chat)
         return api_fail(e, "messages", "this model has no usable chat template: %s",
                         j->h->cfg.chat_error ? j->h->cfg.chat_error : "none in the file");
-    rv = chat_template_render(j->h->cfg.chat, j->chat.msgs, j->chat.n_msgs, add_generation, &j->prompt, &eb);
+    rv = chat_template_render(j->h->cfg.chat, j->chat.msgs, j->chat.n_msgs, add_generation,
+                              &j->prompt, &eb);
     if (rv < 0)
         return api_fail(e, "messages", "%s", eb.text);
     j->parts = j->prompt.parts;
@@ -203,14 +208,16 @@ static int parse_chat_source(struct text_job *j, const struct json_t *messages, 
 }
 
 static int parse_tokenize(struct text_job *j, struct api_error *e) {
-    static const char *const known[] = {"prompt", "content", "messages", "add_special_tokens", "add_special",
-                                        "parse_special", "with_pieces", "add_generation_prompt", "model",
-                                        "return_token_strs"};
+    static const char *const known[] = {
+        "prompt",      "content",          "messages",    "add_special_tokens",
+        "add_special", "parse_special",    "with_pieces", "add_generation_prompt",
+        "model",       "return_token_strs"};
     int rv = check_fields(j, known, ARRAY_LEN(known), e);
     if (rv < 0)
         return rv;
     const struct json_t *messages = json_member(j->doc, "messages");
-    const struct json_t *prompt = json_member(j->doc, "prompt"), *content = json_member(j->doc, "content");
+    const struct json_t *prompt = json_member(j->doc, "prompt"),
+                        *content = json_member(j->doc, "content");
     bool parse_special = false;
     rv = get_flag(j, "with_pieces", &j->with_pieces, e);
     if (rv == 0)
@@ -220,7 +227,8 @@ static int parse_tokenize(struct text_job *j, struct api_error *e) {
     if (rv < 0)
         return rv;
     if (parse_special)
-        return api_fail(e, "parse_special", "'parse_special': text from outside never becomes a control token");
+        return api_fail(e, "parse_special",
+                        "'parse_special': text from outside never becomes a control token");
     if (json_kind(messages) == JSON_KIND_ARRAY)
         return parse_chat_source(j, messages, e);
     const struct json_t *text = json_kind(prompt) == JSON_KIND_STRING ? prompt : content;
@@ -243,7 +251,8 @@ static void begin_tokenize(struct text_job *j) {
         refuse(j, &e);
         return;
     }
-    j->ids.max = 8 * (size_t)j->h->cfg.max_ctx + 64; /* no text of use is longer, and a thread is kept by it */
+    j->ids.max = 8 * (size_t)j->h->cfg.max_ctx +
+                 64; /* no text of use is longer, and a thread is kept by it */
     j->job.run = run_encode;
     j->job.done = on_encoded;
     submit(j);

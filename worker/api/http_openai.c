@@ -120,7 +120,8 @@ static int stream_write(struct call *c, struct strbuf *out) {
         rv = http_stream_write(c->http, out->p, out->len);
     c->last_write_ns = clock_mono_ns(c->h->cfg.clk);
     if (rv == ERR_BUSY) { /* megabytes unread: the client has stopped reading */
-        log_warn(c->h->cfg.log, "client does not read its stream, cancelled", "id=%s", http_req_id(c->http));
+        log_warn(c->h->cfg.log, "client does not read its stream, cancelled", "id=%s",
+                 http_req_id(c->http));
         fail(c, ERR_TIMEOUT, NULL);
         cancel_all(c);
     }
@@ -209,12 +210,14 @@ static void note_call(struct call *c) {
     http_req_note_u64(c->http, "cached_tokens", cached);
     http_req_note_u64(c->http, "tokens", completion);
     if (first && first->first_token_ns)
-        http_req_note_u64(c->http, "ttft_ms", (first->first_token_ns - first->submitted_ns) / NS_PER_MS);
+        http_req_note_u64(c->http, "ttft_ms",
+                          (first->first_token_ns - first->submitted_ns) / NS_PER_MS);
     if (c->fail_status && c->is_streaming) /* else the error's answer notes it */
         http_req_note_text(c->http, "error", c->fail_text.text);
-    http_req_note_text(c->http, "reason", c->is_gone       ? "client gone"
-                                            : c->fail_status ? "error"
-                                                             : finish_reason_name(c->why[0]));
+    http_req_note_text(c->http, "reason",
+                       c->is_gone       ? "client gone"
+                       : c->fail_status ? "error"
+                                        : finish_reason_name(c->why[0]));
 }
 
 static void finish_call(struct call *c) {
@@ -313,8 +316,8 @@ static void fill_gen(struct call *c, uint32_t i, struct str traceparent) {
     g->prompt_logprobs = q->echo && q->logprobs;
     g->debug_logits = c->h->cfg.debug_logits;
     g->salt = c->has_salt ? c->salt : NULL;
-    snprintf(g->trace_id, sizeof(g->trace_id), "%.*s", (int)MIN(traceparent.n, sizeof(g->trace_id) - 1),
-             traceparent.p ? traceparent.p : "");
+    snprintf(g->trace_id, sizeof(g->trace_id), "%.*s",
+             (int)MIN(traceparent.n, sizeof(g->trace_id) - 1), traceparent.p ? traceparent.p : "");
     g->on_tokens = on_tokens;
     g->on_done = on_done;
     g->data = c;
@@ -349,7 +352,8 @@ static void fill_render(struct call *c) {
                                     .continuous_usage = c->req.continuous_usage,
                                     .debug_logits = h->cfg.debug_logits};
     snprintf(c->render.id, sizeof(c->render.id), "%s-%016llx",
-             c->req.kind == API_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)sample_random(h->next_id, h->started_s));
+             c->req.kind == API_CHAT ? "chatcmpl" : "cmpl",
+             (unsigned long long)sample_random(h->next_id, h->started_s));
     h->next_id++;
 }
 
@@ -381,7 +385,8 @@ static void begin_call(struct call *c, int rv) {
         return;
     }
     if (rv < 0) {
-        http_reply_error(c->http, c->err.status, "invalid_request_error", c->err.param, NULL, "%s", c->err.text.text);
+        http_reply_error(c->http, c->err.status, "invalid_request_error", c->err.param, NULL, "%s",
+                         c->err.text.text);
         call_free(c);
         return;
     }
@@ -393,9 +398,11 @@ static void begin_call(struct call *c, int rv) {
     c->last_write_ns = clock_mono_ns(h->cfg.clk);
     rv = make_arrays(c);
     if (rv == 0 && c->req.kind == API_CHAT)
-        rv = h->cfg.chat ? chat_template_render(h->cfg.chat, c->req.msgs, c->req.n_msgs, true, &c->prompt, &eb)
-                         : err_set(&eb, ERR_UNSUPPORTED, "this model has no usable chat template: %s",
-                                   h->cfg.chat_error ? h->cfg.chat_error : "none in the file");
+        rv = h->cfg.chat
+                 ? chat_template_render(h->cfg.chat, c->req.msgs, c->req.n_msgs, true, &c->prompt,
+                                        &eb)
+                 : err_set(&eb, ERR_UNSUPPORTED, "this model has no usable chat template: %s",
+                           h->cfg.chat_error ? h->cfg.chat_error : "none in the file");
     if (rv < 0) {
         fail(c, rv, &eb);
         finish_call(c);
@@ -467,7 +474,8 @@ int http_openai_reload(struct http_openai *h, struct errbuf *eb) {
     return 0;
 }
 
-int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg, struct errbuf *eb) {
+int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg,
+                     struct errbuf *eb) {
     struct http_openai *h = calloc(1, sizeof(*h));
     if (!h)
         return ERR_NOMEM;
@@ -511,9 +519,9 @@ void http_openai_routes(struct http_openai *h, struct http_route *routes) {
         const char *method, *path;
         http_handler_cb cb;
     } rows[HTTP_OPENAI_ROUTES] = {
-        {"POST", "/v1/chat/completions", on_chat}, {"POST", "/v1/completions", on_completion},
-        {"GET", "/v1/models", api_on_models},      {"GET", "/models", api_on_models},
-        {"GET", "/v1/models/*", api_on_model},     {"POST", "/tokenize", api_on_tokenize},
+        {"POST", "/v1/chat/completions", on_chat},  {"POST", "/v1/completions", on_completion},
+        {"GET", "/v1/models", api_on_models},       {"GET", "/models", api_on_models},
+        {"GET", "/v1/models/*", api_on_model},      {"POST", "/tokenize", api_on_tokenize},
         {"POST", "/detokenize", api_on_detokenize},
     };
     for (size_t i = 0; i < HTTP_OPENAI_ROUTES; i++)

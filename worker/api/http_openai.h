@@ -29,17 +29,19 @@ struct http_openai_cfg {
     const struct chat_template *chat; /* NULL: chat is refused with chat_error */
     const char *chat_error;
     const char *model_name, *worker_name; /* borrowed */
-    const char *const *aliases;           /* [n_aliases] further names that requests may ask for; borrowed */
+    const char *const *aliases; /* [n_aliases] further names that requests may ask for; borrowed */
     size_t n_aliases;
     bool any_model; /* whatever name a request asks for */
     uint32_t max_ctx, block_tok;
     const uint8_t *namespace_digest; /* [32] */
-    const char *api_key_file;        /* borrowed; "" or NULL: no keys. Lines: KEY [SALT as 64 hex digits] */
+    const char
+        *api_key_file; /* borrowed; "" or NULL: no keys. Lines: KEY [SALT as 64 hex digits] */
     bool debug_logits;
     uint32_t keepalive_ms; /* comments on a stream that waits; 0: 15,000 */
 };
 
-int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg, struct errbuf *eb);
+int http_openai_open(struct http_openai **ret, const struct http_openai_cfg *cfg,
+                     struct errbuf *eb);
 /* After the HTTP server has been closed and the engine too: no request is left. cb once the timer is gone. */
 /* SIGHUP: the key file again; requests under way go on. On error the keys that were there stay. */
 int http_openai_reload(struct http_openai *h, struct errbuf *eb);

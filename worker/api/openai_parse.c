@@ -18,7 +18,8 @@ int api_fail(struct api_error *e, const char *field, const char *fmt, ...) {
     return ERR_INVALID;
 }
 
-static int wrong_kind(struct api_error *e, const char *field, const char *want, const struct json_t *v) {
+static int wrong_kind(struct api_error *e, const char *field, const char *want,
+                      const struct json_t *v) {
     return api_fail(e, field, "'%s' must be %s, not %s", field, want, json_kind_name(json_kind(v)));
 }
 
@@ -116,12 +117,13 @@ static int fail_at(struct api_error *e, size_t at, const char *path, const char 
 }
 
 static bool is_text_part(struct str type) {
-    return str_eq(type, STR("text")) || str_eq(type, STR("input_text")) || str_eq(type, STR("output_text"));
+    return str_eq(type, STR("text")) || str_eq(type, STR("input_text")) ||
+           str_eq(type, STR("output_text"));
 }
 
 /* Text parts are put together with a line end between them, as other servers do. */
-static int join_parts(struct api_request *r, const struct json_t *arr, size_t at, struct tok_str *ret,
-                      struct api_error *e) {
+static int join_parts(struct api_request *r, const struct json_t *arr, size_t at,
+                      struct tok_str *ret, struct api_error *e) {
     struct strbuf b;
     strbuf_init(&b);
     for (size_t i = 0; i < json_count(arr); i++) {
@@ -152,10 +154,23 @@ static int join_parts(struct api_request *r, const struct json_t *arr, size_t at
 /* What a template, or a server for this model, might make text of. Any other key of a message is a
  * client's own note (id, date, annotations): no template reads it, so it can't change the output. */
 static int check_message_fields(const struct json_t *msg, size_t at, struct api_error *e) {
-    static const char *const telling[] = {
-        "tool_calls", "tool_call_id", "function_call", "tool_responses", "reasoning_content", "reasoning",
-        "reasoning_details", "thinking", "thinking_blocks", "refusal", "audio", "images", "videos",
-        "documents", "tools", "prefix", "partial"};
+    static const char *const telling[] = {"tool_calls",
+                                          "tool_call_id",
+                                          "function_call",
+                                          "tool_responses",
+                                          "reasoning_content",
+                                          "reasoning",
+                                          "reasoning_details",
+                                          "thinking",
+                                          "thinking_blocks",
+                                          "refusal",
+                                          "audio",
+                                          "images",
+                                          "videos",
+                                          "documents",
+                                          "tools",
+                                          "prefix",
+                                          "partial"};
     for (void *it = json_iter(msg); it; it = json_iter_next(msg, it)) {
         const char *key = json_iter_key(it);
         bool is_telling = false;
@@ -170,7 +185,8 @@ static int check_message_fields(const struct json_t *msg, size_t at, struct api_
     return 0;
 }
 
-static int parse_message(struct api_request *r, const struct json_t *msg, size_t at, struct api_error *e) {
+static int parse_message(struct api_request *r, const struct json_t *msg, size_t at,
+                         struct api_error *e) {
     if (json_kind(msg) != JSON_KIND_OBJECT)
         return fail_at(e, at, "", "must be an object");
     int rv = check_message_fields(msg, at, e);
@@ -197,7 +213,8 @@ static int parse_message(struct api_request *r, const struct json_t *msg, size_t
 int api_parse_messages(struct api_request *r, const struct json_t *arr, struct api_error *e) {
     size_t n = json_count(arr);
     if (json_kind(arr) != JSON_KIND_ARRAY || n == 0 || n > API_MAX_MESSAGES)
-        return api_fail(e, "messages", "'messages' must be an array of 1 to %d messages", API_MAX_MESSAGES);
+        return api_fail(e, "messages", "'messages' must be an array of 1 to %d messages",
+                        API_MAX_MESSAGES);
     r->msgs = alloc_array(n, sizeof(*r->msgs));
     r->joined = alloc_array(n, sizeof(*r->joined));
     if (!r->msgs || !r->joined)
@@ -224,11 +241,12 @@ static int parse_one_prompt(const struct json_t *v, struct api_prompt *ret, stru
 }
 
 static int parse_prompt(struct api_request *r, const struct json_t *v, struct api_error *e) {
-    bool is_list = json_kind(v) == JSON_KIND_ARRAY && json_count(v) > 0 &&
-                   !json_is_num(json_item(v, 0));
+    bool is_list =
+        json_kind(v) == JSON_KIND_ARRAY && json_count(v) > 0 && !json_is_num(json_item(v, 0));
     size_t n = is_list ? json_count(v) : 1;
     if (n > API_MAX_PROMPTS)
-        return api_fail(e, "prompt", "%zu prompts in one request, at most %d are taken", n, API_MAX_PROMPTS);
+        return api_fail(e, "prompt", "%zu prompts in one request, at most %d are taken", n,
+                        API_MAX_PROMPTS);
     r->prompts = alloc_array(n, sizeof(*r->prompts));
     if (!r->prompts)
         return api_fail(e, NULL, "out of memory");
@@ -243,17 +261,21 @@ static int parse_prompt(struct api_request *r, const struct json_t *v, struct ap
 
 /* ---- fields ---- */
 
-typedef int (*field_fn)(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e);
+typedef int (*field_fn)(struct api_request *r, const struct json_t *v, const char *f,
+                        struct api_error *e);
 
-static int f_messages(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_messages(struct api_request *r, const struct json_t *v, const char *f,
+                      struct api_error *e) {
     (void)f;
     return api_parse_messages(r, v, e);
 }
-static int f_prompt(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_prompt(struct api_request *r, const struct json_t *v, const char *f,
+                    struct api_error *e) {
     (void)f;
     return parse_prompt(r, v, e);
 }
-static int f_model(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_model(struct api_request *r, const struct json_t *v, const char *f,
+                   struct api_error *e) {
     if (json_kind(v) != JSON_KIND_STRING)
         return wrong_kind(e, f, "a string", v);
     r->model = json_text(v);
@@ -263,30 +285,35 @@ static int f_temperature(struct api_request *r, const struct json_t *v, const ch
                          struct api_error *e) {
     return get_float(v, f, 0, 1e6, &r->sample.temperature, e);
 }
-static int f_top_p(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_top_p(struct api_request *r, const struct json_t *v, const char *f,
+                   struct api_error *e) {
     int rv = get_float(v, f, 0, 1, &r->sample.top_p, e);
     if (rv == 0 && !(r->sample.top_p > 0))
         return api_fail(e, f, "'top_p' must be above 0");
     return rv;
 }
-static int f_min_p(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_min_p(struct api_request *r, const struct json_t *v, const char *f,
+                   struct api_error *e) {
     return get_float(v, f, 0, 1, &r->sample.min_p, e);
 }
-static int f_top_k(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_top_k(struct api_request *r, const struct json_t *v, const char *f,
+                   struct api_error *e) {
     if (json_is_num(v) && json_num(v) == -1) { /* vLLM's "off" */
         r->sample.top_k = 0;
         return 0;
     }
     return get_u32(v, f, 0, 1u << 24, &r->sample.top_k, e);
 }
-static int f_seed(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_seed(struct api_request *r, const struct json_t *v, const char *f,
+                  struct api_error *e) {
     int64_t seed = 0;
     int rv = get_int(v, f, &seed, e);
     r->sample.seed = (uint64_t)seed;
     r->seed_set = true;
     return rv;
 }
-static int f_max_tokens(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_max_tokens(struct api_request *r, const struct json_t *v, const char *f,
+                        struct api_error *e) {
     bool again = r->kind == API_CHAT && r->max_tokens_set; /* chat has two names and no default */
     uint32_t was = r->max_tokens;
     if (json_is_num(v) && json_num(v) == -1) { /* llama-server's "up to the context" */
@@ -299,7 +326,8 @@ static int f_max_tokens(struct api_request *r, const struct json_t *v, const cha
         return api_fail(e, f, "'max_tokens' and 'max_completion_tokens' differ");
     return rv;
 }
-static int f_stream(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_stream(struct api_request *r, const struct json_t *v, const char *f,
+                    struct api_error *e) {
     return get_bool(v, f, &r->stream, e);
 }
 static int f_stream_options(struct api_request *r, const struct json_t *v, const char *f,
@@ -329,7 +357,8 @@ static int f_stream_options(struct api_request *r, const struct json_t *v, const
     }
     return 0;
 }
-static int add_stop(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int add_stop(struct api_request *r, const struct json_t *v, const char *f,
+                    struct api_error *e) {
     struct str s = json_text(v);
     if (says_nothing(v))
         return 0;
@@ -340,7 +369,8 @@ static int add_stop(struct api_request *r, const struct json_t *v, const char *f
     r->stop[r->n_stop++] = (struct stop_str){s.p, s.n};
     return 0;
 }
-static int f_stop(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_stop(struct api_request *r, const struct json_t *v, const char *f,
+                  struct api_error *e) {
     if (json_kind(v) != JSON_KIND_ARRAY)
         return add_stop(r, v, f, e);
     int rv = 0;
@@ -348,7 +378,8 @@ static int f_stop(struct api_request *r, const struct json_t *v, const char *f, 
         rv = add_stop(r, json_item(v, i), f, e);
     return rv;
 }
-static int f_logprobs(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_logprobs(struct api_request *r, const struct json_t *v, const char *f,
+                      struct api_error *e) {
     if (r->kind == API_CHAT)
         return get_bool(v, f, &r->logprobs, e);
     if (says_nothing(v)) /* false: chat's spelling */
@@ -360,24 +391,28 @@ static int f_top_logprobs(struct api_request *r, const struct json_t *v, const c
                           struct api_error *e) {
     return get_u32(v, f, 0, SAMPLE_MAX_TOP, &r->n_top, e);
 }
-static int f_echo(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_echo(struct api_request *r, const struct json_t *v, const char *f,
+                  struct api_error *e) {
     return get_bool(v, f, &r->echo, e);
 }
-static int f_ignore_eos(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_ignore_eos(struct api_request *r, const struct json_t *v, const char *f,
+                        struct api_error *e) {
     return get_bool(v, f, &r->ignore_eos, e);
 }
 static int f_add_special(struct api_request *r, const struct json_t *v, const char *f,
                          struct api_error *e) {
     return get_bool(v, f, &r->add_special_tokens, e);
 }
-static int f_harmless(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_harmless(struct api_request *r, const struct json_t *v, const char *f,
+                      struct api_error *e) {
     (void)r, (void)v, (void)f, (void)e;
     return 0;
 }
 
 /* Neutral values: the field is taken when it says what we do anyway. */
 static int refuse(struct api_error *e, const char *f, const char *only) {
-    return api_fail(e, f, "'%s' is not supported%s%s", f, *only ? "; the only value taken is " : "", only);
+    return api_fail(e, f, "'%s' is not supported%s%s", f, *only ? "; the only value taken is " : "",
+                    only);
 }
 static int f_must_be_one(struct api_request *r, const struct json_t *v, const char *f,
                          struct api_error *e) {
@@ -405,7 +440,8 @@ static int f_must_be_empty(struct api_request *r, const struct json_t *v, const 
     return says_nothing(v) ? 0 : refuse(e, f, "");
 }
 /* Judged together with tool_choice, in check_whole(). */
-static int f_tools(struct api_request *r, const struct json_t *v, const char *f, struct api_error *e) {
+static int f_tools(struct api_request *r, const struct json_t *v, const char *f,
+                   struct api_error *e) {
     (void)e;
     if (!says_nothing(v))
         r->tools = f;
@@ -414,8 +450,9 @@ static int f_tools(struct api_request *r, const struct json_t *v, const char *f,
 static int f_response_format(struct api_request *r, const struct json_t *v, const char *f,
                              struct api_error *e) {
     (void)r;
-    return str_eq(json_text(json_member(v, "type")), STR("text")) ? 0
-                                                                 : refuse(e, f, "{\"type\": \"text\"}");
+    return str_eq(json_text(json_member(v, "type")), STR("text"))
+               ? 0
+               : refuse(e, f, "{\"type\": \"text\"}");
 }
 static int f_tool_choice(struct api_request *r, const struct json_t *v, const char *f,
                          struct api_error *e) {
@@ -432,7 +469,9 @@ static int f_modalities(struct api_request *r, const struct json_t *v, const cha
 static int f_cache_salt(struct api_request *r, const struct json_t *v, const char *f,
                         struct api_error *e) {
     (void)r, (void)v;
-    return api_fail(e, f, "'cache_salt' is not taken from requests: the server's key file sets a tenant's salt");
+    return api_fail(
+        e, f,
+        "'cache_salt' is not taken from requests: the server's key file sets a tenant's salt");
 }
 
 #define IN_CHAT 1u
@@ -539,23 +578,25 @@ static int check_whole(struct api_request *r, struct api_error *e) {
         return api_fail(e, "messages", "'messages' is missing");
     if (r->kind == API_COMPLETION && !r->prompts)
         return api_fail(e, "prompt", "'prompt' is missing");
-    if (r->tools && !r->no_tools) /* with "none" no call could come of them, and no template lists them */
-        return api_fail(e, r->tools, "'%s' is not supported unless 'tool_choice' is \"none\"", r->tools);
+    if (r->tools &&
+        !r->no_tools) /* with "none" no call could come of them, and no template lists them */
+        return api_fail(e, r->tools, "'%s' is not supported unless 'tool_choice' is \"none\"",
+                        r->tools);
     if (r->kind == API_CHAT && r->n_top && !r->logprobs)
         return api_fail(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
     if (r->kind == API_CHAT && r->max_tokens_set && r->max_tokens == 0)
         return api_fail(e, "max_tokens", "'max_tokens' must be at least 1");
     if (r->max_tokens_set && r->max_tokens == 0 && !r->echo)
-        return api_fail(e, "max_tokens", "'max_tokens': 0 is for scoring a text, with 'echo': true");
+        return api_fail(e, "max_tokens",
+                        "'max_tokens': 0 is for scoring a text, with 'echo': true");
     return 0;
 }
 
 int api_request_parse(struct api_request *ret, enum api_kind kind, struct str body,
                       struct api_error *e) {
     struct api_request *r = ret;
-    *r = (struct api_request){.kind = kind,
-                              .sample = {.temperature = 1, .top_p = 1},
-                              .add_special_tokens = true};
+    *r = (struct api_request){
+        .kind = kind, .sample = {.temperature = 1, .top_p = 1}, .add_special_tokens = true};
     *e = (struct api_error){.status = 400};
     if (kind == API_COMPLETION) { /* OpenAI's default; chat runs to the end of the context */
         r->max_tokens_set = true;

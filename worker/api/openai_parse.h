@@ -18,8 +18,8 @@
 enum api_kind { API_CHAT, API_COMPLETION };
 
 struct api_prompt {
-    struct str text;  /* when ids is NULL */
-    int32_t *ids;     /* [n_ids] or NULL */
+    struct str text; /* when ids is NULL */
+    int32_t *ids;    /* [n_ids] or NULL */
     size_t n_ids;
 };
 

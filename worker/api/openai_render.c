@@ -17,7 +17,8 @@ static struct str piece_of(const struct render_ctx *c, int32_t id) {
 
 /* A token that is not UTF-8 by itself is spelled as its bytes, so that two different tokens never look
  * alike in a map (OpenAI's completions do the same). */
-static void write_token_text(const struct render_ctx *c, struct json_w *w, int32_t id, bool as_key) {
+static void write_token_text(const struct render_ctx *c, struct json_w *w, int32_t id,
+                             bool as_key) {
     struct str s = piece_of(c, id);
     struct strbuf b;
     strbuf_init(&b);
@@ -49,7 +50,8 @@ static void write_logprob(struct json_w *w, float logprob) {
 
 /* ---- chat logprobs: {"content": [{token, logprob, bytes, top_logprobs}]} ---- */
 
-static void write_token_entry(const struct render_ctx *c, struct json_w *w, int32_t id, float logprob) {
+static void write_token_entry(const struct render_ctx *c, struct json_w *w, int32_t id,
+                              float logprob) {
     struct str s = piece_of(c, id);
     json_w_key(w, "token");
     json_w_str(w, s);
@@ -62,8 +64,8 @@ static void write_token_entry(const struct render_ctx *c, struct json_w *w, int3
     json_w_end(w);
 }
 
-static void write_chat_logprobs(const struct render_ctx *c, struct json_w *w, const struct gen_token *tok,
-                                size_t n) {
+static void write_chat_logprobs(const struct render_ctx *c, struct json_w *w,
+                                const struct gen_token *tok, size_t n) {
     json_w_key(w, "logprobs");
     if (!c->logprobs) {
         json_w_null(w);
@@ -109,7 +111,8 @@ static const struct gen_logprob *run_lp(const struct lp_run *r, size_t i) {
     return &r->tok[i].lp;
 }
 
-static void write_top_map(const struct render_ctx *c, struct json_w *w, const struct gen_logprob *lp) {
+static void write_top_map(const struct render_ctx *c, struct json_w *w,
+                          const struct gen_logprob *lp) {
     if (!lp) {
         json_w_null(w);
         return;
@@ -124,8 +127,8 @@ static void write_top_map(const struct render_ctx *c, struct json_w *w, const st
 
 /* Code points that token i of run r adds to the text. BOS in front of a prompt that came as text is not in
  * it, nor is the space that SPM puts there; and a control token that was generated has no text. */
-static uint64_t token_chars(const struct render_ctx *c, const struct render_choice *ch, const struct lp_run *r,
-                            size_t i) {
+static uint64_t token_chars(const struct render_ctx *c, const struct render_choice *ch,
+                            const struct lp_run *r, size_t i) {
     int32_t id = run_id(r, i);
     struct str s = piece_of(c, id);
     bool as_text = ch->prompt.p || !r->ids;
@@ -136,8 +139,9 @@ static uint64_t token_chars(const struct render_ctx *c, const struct render_choi
     return is_first && ch->prompt.n && ch->prompt.p[0] != ' ' ? n - 1 : n;
 }
 
-static void write_completion_logprobs(const struct render_ctx *c, struct json_w *w, const struct lp_run *runs,
-                                      size_t n_runs, struct render_choice *ch) {
+static void write_completion_logprobs(const struct render_ctx *c, struct json_w *w,
+                                      const struct lp_run *runs, size_t n_runs,
+                                      struct render_choice *ch) {
     json_w_key(w, "logprobs");
     if (!c->logprobs) {
         json_w_null(w);
@@ -270,7 +274,8 @@ static void write_extra(const struct render_ctx *c, struct json_w *w, const stru
 
 /* ---- whole answers ---- */
 
-static void add_prompt_text(const struct render_ctx *c, const struct render_choice *ch, struct strbuf *out) {
+static void add_prompt_text(const struct render_ctx *c, const struct render_choice *ch,
+                            struct strbuf *out) {
     const struct gen_request *r = ch->req;
     struct tok_text t = {0};
     if (ch->prompt.p) {
@@ -331,7 +336,8 @@ void render_answer(const struct render_ctx *c, struct render_choice *choices, si
 
 /* ---- chunks ---- */
 
-static void begin_choice(const struct render_ctx *c, struct json_w *w, struct strbuf *out, uint32_t index) {
+static void begin_choice(const struct render_ctx *c, struct json_w *w, struct strbuf *out,
+                         uint32_t index) {
     begin(c, w, out, true);
     json_w_key(w, "choices");
     json_w_arr(w);
@@ -372,14 +378,15 @@ void render_chunk_prompt(const struct render_ctx *c, struct render_choice *ch, s
     strbuf_fini(&text);
 }
 
-void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch, const struct gen_token *tok,
-                         size_t n, struct strbuf *out) {
+void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch,
+                         const struct gen_token *tok, size_t n, struct strbuf *out) {
     struct strbuf text;
     strbuf_init(&text);
     ch->n_tokens += (uint32_t)n;
     for (size_t i = 0; i < n; i++)
         strbuf_add(&text, tok[i].text, tok[i].text_len);
-    if (text.len == 0 && !c->logprobs) { /* half a character, or a possible stop string: nothing to say */
+    if (text.len == 0 &&
+        !c->logprobs) { /* half a character, or a possible stop string: nothing to say */
         strbuf_fini(&text);
         return;
     }
@@ -405,8 +412,8 @@ void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch, c
     strbuf_fini(&text);
 }
 
-void render_chunk_finish(const struct render_ctx *c, const struct render_choice *ch, enum finish_reason why,
-                         struct strbuf *out) {
+void render_chunk_finish(const struct render_ctx *c, const struct render_choice *ch,
+                         enum finish_reason why, struct strbuf *out) {
     struct json_w w;
     begin_choice(c, &w, out, ch->index);
     if (c->kind == API_CHAT) {

@@ -33,12 +33,14 @@ void render_answer(const struct render_ctx *c, struct render_choice *choices, si
                    const enum finish_reason *why, struct strbuf *out);
 
 /* Chunks as "data: {...}\n\n". */
-void render_chunk_role(const struct render_ctx *c, uint32_t index, struct strbuf *out); /* chat's first */
-void render_chunk_prompt(const struct render_ctx *c, struct render_choice *ch, struct strbuf *out); /* echo */
-void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch, const struct gen_token *tok,
-                         size_t n, struct strbuf *out);
-void render_chunk_finish(const struct render_ctx *c, const struct render_choice *ch, enum finish_reason why,
-                         struct strbuf *out);
+void render_chunk_role(const struct render_ctx *c, uint32_t index,
+                       struct strbuf *out); /* chat's first */
+void render_chunk_prompt(const struct render_ctx *c, struct render_choice *ch,
+                         struct strbuf *out); /* echo */
+void render_chunk_tokens(const struct render_ctx *c, struct render_choice *ch,
+                         const struct gen_token *tok, size_t n, struct strbuf *out);
+void render_chunk_finish(const struct render_ctx *c, const struct render_choice *ch,
+                         enum finish_reason why, struct strbuf *out);
 /* usage over all choices, choices []. */
 void render_chunk_usage(const struct render_ctx *c, const struct render_choice *choices, size_t n,
                         struct strbuf *out);

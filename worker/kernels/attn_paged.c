@@ -101,7 +101,8 @@ static void load_queries(const struct attn_job *j, const struct pairs *p, struct
                          float *qt) {
     memset(qt, 0, (size_t)b->rh * b->head_dim * sizeof *qt);
     for (uint32_t i = 0; i < p->n; i++) {
-        const float *q = p->seq->q + pair_row(p, i) * p->seq->q_stride + pair_head(p, i) * b->head_dim;
+        const float *q =
+            p->seq->q + pair_row(p, i) * p->seq->q_stride + pair_head(p, i) * b->head_dim;
         for (uint32_t d = 0; d < b->head_dim; d++)
             qt[(size_t)d * b->rh + i] = q[d] * j->shape->scale;
     }
@@ -160,7 +161,8 @@ static struct attn_block block_open(const struct attn_job *j, const struct pairs
 /* Writes [d0, d1) of every pair's output. rz: 1 / sum of its probabilities. */
 static void block_output(const struct pairs *p, const struct attn_block *b, const float *rz) {
     for (uint32_t i = 0; i < p->n; i++) {
-        float *out = p->seq->out + pair_row(p, i) * p->seq->out_stride + pair_head(p, i) * b->head_dim;
+        float *out =
+            p->seq->out + pair_row(p, i) * p->seq->out_stride + pair_head(p, i) * b->head_dim;
         for (uint32_t d = b->d0; d < b->d1; d++)
             out[d] = b->acc[(size_t)i * b->head_dim + d] * rz[i];
     }
@@ -217,7 +219,7 @@ static void run_items(void *arg, size_t begin, size_t end, unsigned thread) {
  * are split: scores by pages, softmax by pairs, values by d. Each number is still computed whole, by one
  * thread, in the same order. */
 #define SPLIT_MIN_POS 512 /* below, three wake-ups cost more than idle threads */
-#define SPLIT_POS 256 /* positions of a piece, about; whole pages */
+#define SPLIT_POS 256     /* positions of a piece, about; whole pages */
 #define SPLIT_D 32
 
 struct split {
@@ -234,7 +236,8 @@ static void split_scores(void *arg, size_t begin, size_t end, unsigned thread) {
     for (size_t i = begin; i < end; i++) {
         const struct pairs *p = &s->pairs[i / s->pieces];
         struct attn_block b = s->blocks[i / s->pieces];
-        uint32_t n_pos = pair_last(p, p->n - 1) + 1, from = (uint32_t)(i % s->pieces) * s->piece_pos;
+        uint32_t n_pos = pair_last(p, p->n - 1) + 1,
+                 from = (uint32_t)(i % s->pieces) * s->piece_pos;
         if (from < n_pos)
             block_scores(s->j, p, &b, from, MIN(n_pos, from + s->piece_pos));
     }
@@ -281,7 +284,8 @@ static void run_split(struct kern_team *team, const struct attn_job *j) {
     s.pieces = (most + s.piece_pos - 1) / s.piece_pos;
     kern_team_for(team, j->n_items * s.pieces, 1, split_scores, &s);
     kern_team_for(team, j->n_items * KERN_ATTN_ROWS, 1, split_softmax, &s);
-    kern_team_for(team, j->n_items * ((j->shape->head_dim + SPLIT_D - 1) / SPLIT_D), 1, split_values, &s);
+    kern_team_for(team, j->n_items * ((j->shape->head_dim + SPLIT_D - 1) / SPLIT_D), 1,
+                  split_values, &s);
 }
 
 static bool worth_splitting(const struct kern_team *team, const struct attn_job *j) {
@@ -341,8 +345,8 @@ static void store_f32(float *dst, size_t dst_step, const float *src, size_t n) {
 }
 
 /* n floats to element `at`, at + step, ... of a run of the page's dtype. */
-static void store_run(const struct kern_ops *ops, const struct attn_shape *s, uint8_t *run, size_t at,
-                      size_t step, const float *src) {
+static void store_run(const struct kern_ops *ops, const struct attn_shape *s, uint8_t *run,
+                      size_t at, size_t step, const float *src) {
     if (s->dtype == KV_F16)
         store_f16(ops, (uint16_t *)(void *)run + at, step, src, s->head_dim);
     else
@@ -352,7 +356,8 @@ static void store_run(const struct kern_ops *ops, const struct attn_shape *s, ui
 bool attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
                    const struct attn_kv_rows *rows) {
     const size_t d = shape->head_dim, bt = shape->block_tokens, n = shape->n_kv_head * d;
-    const float limit = shape->dtype == KV_F16 ? 65520.0f : INFINITY; /* from here on f16 is infinite */
+    const float limit =
+        shape->dtype == KV_F16 ? 65520.0f : INFINITY; /* from here on f16 is infinite */
     bool ok = true;
     for (uint32_t r = 0; r < rows->n_rows; r++) {
         ok = kern_all_below(rows->k + r * rows->k_stride, n, limit) &&

@@ -24,10 +24,10 @@ static inline size_t kv_dtype_bytes(enum kv_dtype t) {
 /* One layer's view of a page. */
 struct attn_shape {
     uint32_t n_head, n_kv_head, head_dim; /* n_head a multiple of n_kv_head */
-    uint32_t block_tokens; /* B */
-    enum kv_dtype dtype; /* KV_F16 or KV_F32 */
-    float scale; /* of the scores, usually 1 / sqrt(head_dim) */
-    size_t k_off, v_off; /* bytes from the page's start to this layer's K and V */
+    uint32_t block_tokens;                /* B */
+    enum kv_dtype dtype;                  /* KV_F16 or KV_F32 */
+    float scale;                          /* of the scores, usually 1 / sqrt(head_dim) */
+    size_t k_off, v_off;                  /* bytes from the page's start to this layer's K and V */
 };
 
 /* Bytes of K (or V) of one layer in a page. */
@@ -42,7 +42,8 @@ static inline bool attn_is_vectorised(uint32_t head_dim, uint32_t block_tokens) 
 
 /* Consecutive new rows of one sequence. */
 struct attn_seq {
-    const float *q; /* [n_rows, n_head, head_dim] after RoPE, not scaled; row stride q_stride floats */
+    const float
+        *q;     /* [n_rows, n_head, head_dim] after RoPE, not scaled; row stride q_stride floats */
     float *out; /* [n_rows, n_head, head_dim], row stride out_stride; must not overlap q */
     size_t q_stride, out_stride;
     const uint8_t *const *pages; /* pages[p / B] holds position p */

@@ -24,10 +24,10 @@
 struct packed_mat {
     const struct quant_type *type;
     uint32_t n_out, n_in, n_panels;
-    size_t panel_bytes; /* multiple of 64 */
+    size_t panel_bytes;        /* multiple of 64 */
     size_t scale_off, min_off; /* in a panel */
-    uint8_t *data; /* n_panels panels, 64-byte aligned */
-    bool owns_data; /* from the heap; else a weight_mem's */
+    uint8_t *data;             /* n_panels panels, 64-byte aligned */
+    bool owns_data;            /* from the heap; else a weight_mem's */
     size_t data_bytes;
     const uint8_t *raw; /* the file's bytes, or NULL (keep_raw) */
 };
@@ -95,18 +95,20 @@ static inline struct act_tile act_tile_at(const struct mat_args *a, uint32_t til
 }
 
 static inline const float *act_f32_tile_at(const struct mat_args *a, uint32_t tile) {
-    return (const float *)(const void *)a->act + (size_t)row_tile_first(&a->tiles, tile) * a->w->n_in;
+    return (const float *)(const void *)a->act +
+           (size_t)row_tile_first(&a->tiles, tile) * a->w->n_in;
 }
 
 /* Attention of up to KERN_ATTN_ROWS (row, head) pairs that read one KV head. */
 struct attn_block {
     uint32_t rh; /* pairs in the layouts below: 1, 2, 3, 4, 6, 8 or 12; surplus pairs are zero */
     uint32_t head_dim, block_tokens;
-    uint32_t d0, d1; /* attn_values: the part of head_dim to compute, multiples of 16 but for the end */
+    uint32_t d0,
+        d1; /* attn_values: the part of head_dim to compute, multiples of 16 but for the end */
     enum kv_dtype dtype;
     const float *qt; /* [head_dim][rh], scaled */
-    float *s; /* scores, then probabilities: [position / 16][rh][16] */
-    float *acc; /* [rh][head_dim] */
+    float *s;        /* scores, then probabilities: [position / 16][rh][16] */
+    float *acc;      /* [rh][head_dim] */
     /* Bytes from what a kernel reads to what will be read a few pages later; 0 near the end. A decode row
      * takes K and V from far caches, and the hardware prefetcher stops at 4 KiB. */
     intptr_t ahead;
@@ -143,5 +145,5 @@ void matmul_blas_run(struct matmul_blas *b, struct kern_team *team, const struct
 float kern_ref_exp(float x);
 
 extern const struct kern_ops kern_ops_ref;
-extern const struct kern_ops kern_ops_avx2; /* defined where the build has KERN_HAVE_AVX2, */
+extern const struct kern_ops kern_ops_avx2;   /* defined where the build has KERN_HAVE_AVX2, */
 extern const struct kern_ops kern_ops_avx512; /* KERN_HAVE_AVX512 */

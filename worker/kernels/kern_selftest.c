@@ -42,7 +42,8 @@ static void feed(struct bench *b, const void *p, size_t n) {
 }
 
 /* File bytes of a matrix: random quants, but scales and floats of sensible size. */
-static void fill_weights(struct bench *b, const struct quant_type *t, uint32_t n_out, uint32_t n_in) {
+static void fill_weights(struct bench *b, const struct quant_type *t, uint32_t n_out,
+                         uint32_t n_in) {
     size_t n = quant_row_bytes(t, n_in) * n_out;
     for (size_t i = 0; i < n; i++)
         b->weights[i] = (uint8_t)next_u32(b);
@@ -64,12 +65,12 @@ static void fill_weights(struct bench *b, const struct quant_type *t, uint32_t n
 
 /* The small shape alone also runs with as many rows as a kernel treats specially. */
 static int test_matmul(struct bench *b, const struct quant_type *t, uint32_t n_out, uint32_t n_in) {
-    static const uint32_t row_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9, 10,
-                                          11, 12, 13, 14, 15, 33, MAX_ROWS};
+    static const uint32_t row_counts[] = {1,  2,  3,  4,  5,  6,  7,  8,       9,
+                                          10, 11, 12, 13, 14, 15, 33, MAX_ROWS};
     const size_t n_counts = ARRAY_LEN(row_counts) - (n_out > 16);
     fill_weights(b, t, n_out, n_in);
     struct packed_src src = {t->dtype, n_out, n_in, b->weights, quant_row_bytes(t, n_in) * n_out,
-                             false, NULL};
+                             false,    NULL};
     struct packed_mat *w;
     int rv = packed_mat_new(&w, &src, NULL);
     if (rv < 0)
@@ -159,20 +160,25 @@ static void attn_chunk(struct bench *b, const struct attn_case *c, const struct 
     float *k = out + c->n_pos * n_q, *v = k + c->n_pos * n_kv;
     const struct attn_kv_rows rows = {k + pos * n_kv, v + pos * n_kv, n_kv, n_kv, pages, n, pos};
     (void)attn_store_kv(b->ops, shape, &rows);
-    const struct attn_seq seq = {q + pos * n_q, out + pos * n_q, n_q, n_q,
-                                 (const uint8_t *const *)pages, n, pos};
+    const struct attn_seq seq = {
+        q + pos * n_q, out + pos * n_q, n_q, n_q, (const uint8_t *const *)pages, n, pos};
     attn_paged(b->ops, c->team, b->attn, shape, &seq, 1);
 }
 
 static int test_attn(struct bench *b, const struct attn_case *c) {
     enum { MAX_PAGES = (ATTN_MAX_POS + ATTN_B - 1) / ATTN_B };
-    struct attn_shape shape = {.n_head = c->n_head, .n_kv_head = c->n_kv, .head_dim = ATTN_D,
-                               .block_tokens = ATTN_B, .dtype = c->dtype, .scale = 0.25f};
+    struct attn_shape shape = {.n_head = c->n_head,
+                               .n_kv_head = c->n_kv,
+                               .head_dim = ATTN_D,
+                               .block_tokens = ATTN_B,
+                               .dtype = c->dtype,
+                               .scale = 0.25f};
     shape.v_off = attn_kv_bytes(&shape);
     const size_t page_bytes = 2 * shape.v_off, n_pages = (c->n_pos + ATTN_B - 1) / ATTN_B;
     const size_t n_row = ((size_t)2 * c->n_head + 2 * c->n_kv) * ATTN_D;
     uint8_t *mem = malloc(n_pages * page_bytes), *pages[MAX_PAGES];
-    float *q = malloc(c->n_pos * n_row * sizeof *q), *out = q + (size_t)c->n_pos * c->n_head * ATTN_D;
+    float *q = malloc(c->n_pos * n_row * sizeof *q),
+          *out = q + (size_t)c->n_pos * c->n_head * ATTN_D;
     if (!mem || !q) {
         free(mem);
         free(q);
@@ -201,7 +207,8 @@ static int test_attns(struct bench *b) {
     for (size_t i = 0; rv == 0 && i < 2 * ARRAY_LEN(groups); i++) {
         const uint32_t g = groups[i / 2];
         for (uint32_t chunk = 1; rv == 0 && chunk <= 5; chunk++)
-            rv = test_attn(b, &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 18, chunk, NULL});
+            rv = test_attn(b,
+                           &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 18, chunk, NULL});
         if (rv == 0)
             rv = test_attn(b, &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 41, 40, NULL});
     }
@@ -245,8 +252,12 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
         return ERR_NOMEM;
     b->ops = ops;
     b->digest = digest_new();
-    struct attn_scratch_cfg cfg = {.n_head = 16, .n_kv_head = 2, .head_dim = ATTN_D,
-                                   .max_ctx = ATTN_MAX_POS, .max_seqs = 1, .n_threads = 2};
+    struct attn_scratch_cfg cfg = {.n_head = 16,
+                                   .n_kv_head = 2,
+                                   .head_dim = ATTN_D,
+                                   .max_ctx = ATTN_MAX_POS,
+                                   .max_seqs = 1,
+                                   .n_threads = 2};
     int rv = b->digest ? 0 : ERR_NOMEM;
     if (rv == 0)
         rv = matmul_scratch_new(&b->mm, MAX_ROWS, MAX_IN, 1);
@@ -279,8 +290,8 @@ void kern_numerics_id(const uint8_t digest[DIGEST_BYTES], const struct matmul_bl
     char hex[2 * DIGEST_BYTES + 1];
     digest_hex(digest, DIGEST_BYTES, hex);
     if (blas)
-        snprintf(ret, KERN_NUMERICS_ID_MAX, "%d-%s-openblas-%.32s-%.32s", KERN_CONTRACT_VERSION, hex,
-                 matmul_blas_version(blas), matmul_blas_core(blas));
+        snprintf(ret, KERN_NUMERICS_ID_MAX, "%d-%s-openblas-%.32s-%.32s", KERN_CONTRACT_VERSION,
+                 hex, matmul_blas_version(blas), matmul_blas_core(blas));
     else
         snprintf(ret, KERN_NUMERICS_ID_MAX, "%d-%s", KERN_CONTRACT_VERSION, hex);
 }

@@ -65,7 +65,7 @@ static void work(struct kern_team *t, uint32_t round, unsigned thread) {
             continue;
         size_t n = atomic_load(&t->n), grain = atomic_load(&t->grain);
         size_t begin = (size_t)piece * grain;
-        atomic_load(&t->fn)(atomic_load(&t->arg), begin, MIN(n, begin + grain), thread);
+        atomic_load (&t->fn)(atomic_load(&t->arg), begin, MIN(n, begin + grain), thread);
         uint32_t n_pieces = atomic_load(&t->n_pieces);
         if (atomic_fetch_add(&t->done, 1) + 1 == n_pieces && atomic_load(&t->caller_waits)) {
             pthread_mutex_lock(&t->lock);

@@ -17,7 +17,7 @@ struct kern_team; /* opaque */
 
 /* n_threads counts the caller: 1 .. KERN_TEAM_MAX. */
 int kern_team_new(struct kern_team **ret, unsigned n_threads, struct errbuf *eb);
-void kern_team_free(struct kern_team *t); /* joins the threads; NULL is a no-op */
+void kern_team_free(struct kern_team *t);           /* joins the threads; NULL is a no-op */
 unsigned kern_team_size(const struct kern_team *t); /* 1 for NULL */
 
 /* Items [begin, end); thread is 0 (the caller) .. size - 1, for per-thread scratch. */

@@ -102,9 +102,9 @@ const struct kern_ops *kernels_pick(const char *isa, struct errbuf *eb);
 
 /* RoPE angles. */
 struct rope_cfg {
-    uint32_t n_rot; /* rotated floats of a head, even */
-    float base; /* rope.freq_base */
-    float freq_scale; /* linear scaling: 1 / factor; 1 without */
+    uint32_t n_rot;            /* rotated floats of a head, even */
+    float base;                /* rope.freq_base */
+    float freq_scale;          /* linear scaling: 1 / factor; 1 without */
     const float *freq_factors; /* [n_rot/2] divisors (rope_freqs.weight) or NULL; copied */
 };
 struct rope; /* opaque, read-only after rope_new() */

@@ -69,7 +69,8 @@ static void rotate(float *a, float *b, float c, float s) {
     *b = fmaf(y, c, x * s);
 }
 
-static void avx2_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+static void avx2_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim,
+                           size_t n_rot) {
     const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
     for (size_t h = 0; h < n_head; h++, x += head_dim) {
         size_t i = 0;
@@ -86,7 +87,8 @@ static void avx2_rope_norm(float *x, const float *cs, size_t n_head, size_t head
     }
 }
 
-static void avx2_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+static void avx2_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim,
+                           size_t n_rot) {
     size_t half = n_rot / 2;
     for (size_t h = 0; h < n_head; h++, x += head_dim) {
         size_t i = 0;
@@ -153,29 +155,28 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead) {
         hi##i = _mm256_fmadd_ps(qd, k1, hi##i);                                                    \
     }
 #define S_STORE(i)                                                                                 \
-    _mm256_storeu_ps(s + (i) * 16, lo##i);                                                         \
-    _mm256_storeu_ps(s + (i) * 16 + 8, hi##i);
+    _mm256_storeu_ps(s + (i)*16, lo##i);                                                           \
+    _mm256_storeu_ps(s + (i)*16 + 8, hi##i);
 
 /* The same pairs x 16 d: a lane is a d, positions pos .. end-1. */
 #define A_LOAD(i)                                                                                  \
-    __m256 lo##i = _mm256_loadu_ps(acc + (i) * dim), hi##i = _mm256_loadu_ps(acc + (i) * dim + 8);
+    __m256 lo##i = _mm256_loadu_ps(acc + (i)*dim), hi##i = _mm256_loadu_ps(acc + (i)*dim + 8);
 #define A_FMA(i)                                                                                   \
     {                                                                                              \
-        __m256 pr = _mm256_broadcast_ss(p + (i) * 16);                                             \
+        __m256 pr = _mm256_broadcast_ss(p + (i)*16);                                               \
         lo##i = _mm256_fmadd_ps(pr, v0, lo##i);                                                    \
         hi##i = _mm256_fmadd_ps(pr, v1, hi##i);                                                    \
     }
 #define A_STORE(i)                                                                                 \
-    _mm256_storeu_ps(acc + (i) * dim, lo##i);                                                      \
-    _mm256_storeu_ps(acc + (i) * dim + 8, hi##i);
+    _mm256_storeu_ps(acc + (i)*dim, lo##i);                                                        \
+    _mm256_storeu_ps(acc + (i)*dim + 8, hi##i);
 
 #define DEFINE_ATTN(N)                                                                             \
     ALWAYS_INLINE void scores_##N(const struct attn_block *b, const uint8_t *k, float *s,          \
                                   uint32_t first, const bool f16) {                                \
         const float *q = b->qt + first;                                                            \
         s += first * 16;                                                                           \
-        ROWS_##N(S_ZERO)                                                                           \
-        for (uint32_t d = 0; d < b->head_dim; d++, q += b->rh) {                                   \
+        ROWS_##N(S_ZERO) for (uint32_t d = 0; d < b->head_dim; d++, q += b->rh) {                  \
             __m256 k0 = load_kv(k, 0, f16), k1 = load_kv(k, 8, f16);                               \
             fetch_ahead(k, b->ahead);                                                              \
             k += b->block_tokens * (f16 ? 2u : 4u);                                                \
@@ -187,8 +188,7 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead) {
                                   uint32_t end, float *acc, uint32_t first, const bool f16) {      \
         const size_t dim = b->head_dim;                                                            \
         acc += first * dim;                                                                        \
-        ROWS_##N(A_LOAD)                                                                           \
-        for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                                       \
+        ROWS_##N(A_LOAD) for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                      \
             const float *p = b->s + ((size_t)(pos / 16) * b->rh + first) * 16 + pos % 16;          \
             __m256 v0 = load_kv(v, 0, f16), v1 = load_kv(v, 8, f16);                               \
             fetch_ahead(v, b->ahead);                                                              \

@@ -57,7 +57,8 @@ static void avx512_rms_norm(float *y, const float *x, const float *w, size_t n, 
     }
 }
 
-static void avx512_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+static void avx512_rope_norm(float *x, const float *cs, size_t n_head, size_t head_dim,
+                             size_t n_rot) {
     const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     for (size_t i = 0; i < n_rot; i += 16) {
         __mmask16 m = tail_mask(n_rot - i), pairs = tail_mask((n_rot - i) / 2) & 0xff;
@@ -72,7 +73,8 @@ static void avx512_rope_norm(float *x, const float *cs, size_t n_head, size_t he
     }
 }
 
-static void avx512_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim, size_t n_rot) {
+static void avx512_rope_neox(float *x, const float *cs, size_t n_head, size_t head_dim,
+                             size_t n_rot) {
     size_t half = n_rot / 2;
     for (size_t i = 0; i < half; i += 16) {
         __mmask16 m = tail_mask(half - i);
@@ -135,7 +137,7 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead, const int bytes
     if (two)                                                                                       \
         FMA_BCAST(hi##i, k1, q + (i));
 #define S_STORE(i)                                                                                 \
-    _mm512_storeu_ps(s + (i) * 16, lo##i);                                                         \
+    _mm512_storeu_ps(s + (i)*16, lo##i);                                                           \
     if (two)                                                                                       \
         _mm512_storeu_ps(s + (R + (i)) * 16, hi##i);
 
@@ -144,8 +146,7 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead, const int bytes
                                        const bool f16, const bool two) {                           \
         enum { R = N };                                                                            \
         const float *q = b->qt;                                                                    \
-        ROWS_##N(S_ZERO)                                                                           \
-        for (uint32_t d = 0; d < b->head_dim; d++, q += R) {                                       \
+        ROWS_##N(S_ZERO) for (uint32_t d = 0; d < b->head_dim; d++, q += R) {                      \
             __m512 k0 = load_kv(k, 0, f16), k1 = two ? load_kv(k, 16, f16) : k0;                   \
             fetch_ahead(k, b->ahead, f16 ? 64 : 128);                                              \
             k += b->block_tokens * (f16 ? 2u : 4u);                                                \
@@ -177,11 +178,12 @@ DEFINE_SCORES(12)
 
 typedef void (*scores_fn)(const struct attn_block *b, const uint8_t *k, float *s, uint32_t n);
 static const scores_fn scores_by_pairs[KERN_ATTN_ROWS + 1] = {
-    NULL, scores_1, scores_2, scores_3, scores_4, NULL, scores_6, NULL, scores_8, NULL, NULL, NULL,
-    scores_12,
+    NULL, scores_1, scores_2, scores_3, scores_4, NULL,      scores_6,
+    NULL, scores_8, NULL,     NULL,     NULL,     scores_12,
 };
 
-static void avx512_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n) {
+static void avx512_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0,
+                               uint32_t n) {
     scores_by_pairs[b->rh](b, k, b->s + (size_t)pos0 * b->rh, n);
 }
 
@@ -210,23 +212,22 @@ static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_
 
 /* Values: a lane is a d. N pairs x 32 d in registers, one FMA chain over positions. */
 #define A_LOAD(i)                                                                                  \
-    __m512 lo##i = _mm512_loadu_ps(acc + (i) * dim);                                               \
-    __m512 hi##i = two ? _mm512_loadu_ps(acc + (i) * dim + 16) : lo##i;
+    __m512 lo##i = _mm512_loadu_ps(acc + (i)*dim);                                                 \
+    __m512 hi##i = two ? _mm512_loadu_ps(acc + (i)*dim + 16) : lo##i;
 #define A_FMA(i)                                                                                   \
-    FMA_BCAST(lo##i, v0, p + (i) * 16);                                                            \
+    FMA_BCAST(lo##i, v0, p + (i)*16);                                                              \
     if (two)                                                                                       \
-        FMA_BCAST(hi##i, v1, p + (i) * 16);
+        FMA_BCAST(hi##i, v1, p + (i)*16);
 #define A_STORE(i)                                                                                 \
-    _mm512_storeu_ps(acc + (i) * dim, lo##i);                                                      \
+    _mm512_storeu_ps(acc + (i)*dim, lo##i);                                                        \
     if (two)                                                                                       \
-        _mm512_storeu_ps(acc + (i) * dim + 16, hi##i);
+        _mm512_storeu_ps(acc + (i)*dim + 16, hi##i);
 
 #define DEFINE_VALUES(N)                                                                           \
     ALWAYS_INLINE void values_part_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos, \
                                        uint32_t end, float *acc, const bool f16, const bool two) { \
         const size_t dim = b->head_dim;                                                            \
-        ROWS_##N(A_LOAD)                                                                           \
-        for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                                       \
+        ROWS_##N(A_LOAD) for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                      \
             const float *p = b->s + (size_t)(pos / 16) * (N * 16) + pos % 16;                      \
             __m512 v0 = load_kv(v, 0, f16), v1 = two ? load_kv(v, 16, f16) : v0;                   \
             fetch_ahead(v, b->ahead, f16 ? 64 : 128);                                              \
@@ -262,12 +263,13 @@ DEFINE_VALUES(12)
 
 typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t end);
 static const values_fn values_by_pairs[KERN_ATTN_ROWS + 1] = {
-    NULL, values_1, values_2, values_3, values_4, NULL, values_6, NULL, values_8, NULL, NULL, NULL,
-    values_12,
+    NULL, values_1, values_2, values_3, values_4, NULL,      values_6,
+    NULL, values_8, NULL,     NULL,     NULL,     values_12,
 };
 
 /* The triangle at a chunk's end: one position, the pairs from `first` on. */
-static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t first) {
+static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t pos,
+                        uint32_t first) {
     const float *p = b->s + (size_t)(pos / 16) * b->rh * 16 + pos % 16;
     for (uint32_t d = b->d0; d < b->d1; d += 16) {
         __m512 vd = load_kv(v, d, b->dtype == KV_F16);
@@ -279,8 +281,8 @@ static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t p
     }
 }
 
-static void avx512_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                               uint32_t t1, uint32_t first) {
+static void avx512_attn_values(const struct attn_block *b, const void *v, uint32_t pos0,
+                               uint32_t t0, uint32_t t1, uint32_t first) {
     const uint8_t *vt = (const uint8_t *)v + (size_t)t0 * b->head_dim * kv_dtype_bytes(b->dtype);
     if (first == 0) {
         values_by_pairs[b->rh](b, vt, pos0 + t0, pos0 + t1);

@@ -122,8 +122,8 @@ static float block_amax(const float *x) {
     return bits_f32(amax);
 }
 
-static void ref_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
-                          int32_t offset) {
+static void ref_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x,
+                          uint32_t n_blocks, int32_t offset) {
     for (uint32_t b = 0; b < n_blocks; b++, x += KERN_QBLOCK, tile += act_block_bytes(rows)) {
         int8_t *q = (int8_t *)tile + r * KERN_QBLOCK;
         float amax = block_amax(x), da = 0.0f;
@@ -169,7 +169,8 @@ static void panel_block_signed(const struct packed_mat *w, const uint8_t *panel,
             ret[o][k] = (int16_t)(panel_quant(block, nib, o, k) - w->type->offset);
 }
 
-static void store_outputs(const struct mat_args *a, uint32_t panel, uint32_t row, const float *acc) {
+static void store_outputs(const struct mat_args *a, uint32_t panel, uint32_t row,
+                          const float *acc) {
     uint32_t o0 = panel * KERN_LANES, n = MIN(KERN_LANES, a->w->n_out - o0);
     memcpy(a->y + (size_t)row * a->y_stride + o0, acc, n * sizeof *acc);
 }

@@ -42,15 +42,19 @@ static int check_cfg(const struct kv_layout_cfg *c, struct errbuf *eb) {
     const bool scaled = dtypes[c->k_dtype].scaled || dtypes[c->v_dtype].scaled;
     struct kv_place p;
     if (c->n_layer == 0 || c->n_layer > KV_MAX_RANGES)
-        return err_set(eb, ERR_TOOBIG, "%u layers; a KV block has 1 to %u", c->n_layer, KV_MAX_RANGES);
+        return err_set(eb, ERR_TOOBIG, "%u layers; a KV block has 1 to %u", c->n_layer,
+                       KV_MAX_RANGES);
     if (scaled && (c->d_head % KV_QBLOCK != 0 || c->block_tok % 16 != 0))
-        return err_set(eb, ERR_UNSUPPORTED,
-                       "quantised KV with heads of %u and blocks of %u tokens: multiples of %u and 16 "
-                       "are needed", c->d_head, c->block_tok, KV_QBLOCK);
+        return err_set(
+            eb, ERR_UNSUPPORTED,
+            "quantised KV with heads of %u and blocks of %u tokens: multiples of %u and 16 "
+            "are needed",
+            c->d_head, c->block_tok, KV_QBLOCK);
     size_t bytes = lay_range(c, &p);
     if (bytes % KV_RANGE_ALIGN != 0 || bytes > UINT32_MAX)
         return err_set(eb, ERR_UNSUPPORTED,
-                       "a layer of a KV block has %zu bytes, no multiple of %u", bytes, KV_RANGE_ALIGN);
+                       "a layer of a KV block has %zu bytes, no multiple of %u", bytes,
+                       KV_RANGE_ALIGN);
     return 0;
 }
 

@@ -19,9 +19,9 @@
 #include "common/err.h"
 
 #define KV_LAYOUT_VERSION 2
-#define KV_MAX_RANGES 512u  /* layers of a page */
-#define KV_RANGE_ALIGN 64u  /* bytes of each range are a multiple of this */
-#define KV_QBLOCK 32u       /* values of a row that share a scale */
+#define KV_MAX_RANGES 512u /* layers of a page */
+#define KV_RANGE_ALIGN 64u /* bytes of each range are a multiple of this */
+#define KV_QBLOCK 32u      /* values of a row that share a scale */
 
 enum kv_dtype { KV_F16 = 0, KV_F32 = 1, KV_Q8_0 = 2, KV_Q4_0 = 3 };
 #define KV_N_DTYPES 4
@@ -35,7 +35,8 @@ struct kv_layout_cfg {
     uint32_t n_layer, n_kv_head, d_head;
     uint32_t block_tok; /* B */
     enum kv_dtype k_dtype, v_dtype;
-    const uint32_t *window; /* [n_layer] positions that a row sees, 0: all; NULL: every layer sees all */
+    const uint32_t
+        *window; /* [n_layer] positions that a row sees, 0: all; NULL: every layer sees all */
 };
 
 /* Of one layer; a scale's offset is the end of its values. */

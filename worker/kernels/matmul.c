@@ -11,8 +11,8 @@
 struct matmul_scratch {
     uint32_t max_rows, max_n_in;
     unsigned n_threads;
-    uint8_t *act_q; /* act tiles */
-    float *act_f; /* [k][R] tiles */
+    uint8_t *act_q;  /* act tiles */
+    float *act_f;    /* [k][R] tiles */
     uint8_t *panels; /* one a thread */
     size_t panel_bytes;
 };

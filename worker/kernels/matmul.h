@@ -23,11 +23,11 @@
 struct packed_mat; /* opaque */
 
 struct packed_src {
-    uint32_t dtype; /* enum quant_dtype; others are ERR_UNSUPPORTED */
+    uint32_t dtype;       /* enum quant_dtype; others are ERR_UNSUPPORTED */
     uint32_t n_out, n_in; /* GGUF: ne[1], ne[0]; n_in % 32 == 0 for quantised types */
     const void *bytes; /* n_out rows as in the file; borrowed for the call only unless keep_raw */
-    size_t n_bytes; /* must equal n_out rows exactly */
-    bool keep_raw; /* --numerics blas: bytes must outlive the packed_mat */
+    size_t n_bytes;    /* must equal n_out rows exactly */
+    bool keep_raw;     /* --numerics blas: bytes must outlive the packed_mat */
     struct weight_mem *mem; /* where the packed weights go, outlives them; NULL: the heap */
 };
 
@@ -55,7 +55,7 @@ struct matmul_env {
 };
 
 struct matmul_in {
-    const float *x; /* [n_rows, k] */
+    const float *x;  /* [n_rows, k] */
     size_t x_stride; /* floats from row to row, >= k */
     uint32_t n_rows; /* 1 .. max_rows */
     /* --numerics blas only: [n_rows] absolute positions; the row's bits depend on position mod 32.
@@ -65,8 +65,8 @@ struct matmul_in {
 
 struct matmul_out {
     const struct packed_mat *w; /* all outs of a call share n_in */
-    float *y; /* [n_rows, w.n_out], must not overlap x */
-    size_t y_stride; /* floats from row to row */
+    float *y;                   /* [n_rows, w.n_out], must not overlap x */
+    size_t y_stride;            /* floats from row to row */
 };
 
 /* Several products of one input (Q, K, V; gate, up) in one pass: the input is quantised once and the

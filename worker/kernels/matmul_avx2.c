@@ -75,9 +75,9 @@ enum source { EXPANDED, NIBBLES, BYTES };
 struct tile {
     const uint8_t *panel;
     const uint8_t *dw, *mw; /* packed only: the panel's halves */
-    __m256i offset; /* BYTES: of the weight type, in all bytes */
-    const uint8_t *act; /* from the first of these rows on */
-    uint32_t act_rows; /* of the whole tile: the strides */
+    __m256i offset;         /* BYTES: of the weight type, in all bytes */
+    const uint8_t *act;     /* from the first of these rows on */
+    uint32_t act_rows;      /* of the whole tile: the strides */
     uint32_t n_blocks;
     /* Packed only: bytes from here to the same place of the next panel, which is fetched into L2 meanwhile.
      * What is used once comes from memory; a panel's few scales are too short a stream for the hardware
@@ -99,7 +99,8 @@ ALWAYS_INLINE __m256 half8(const uint8_t *p) {
 }
 
 /* One half of group g (0 .. 7) of a block's quants: u8 of nibbles, else s8. */
-ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *half, int g, const enum source from) {
+ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *half, int g,
+                             const enum source from) {
     if (from == EXPANDED)
         return load8i(half + g * 64);
     if (from == BYTES)
@@ -116,7 +117,7 @@ ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *half, int g, c
 #define T_INIT(i) __m256i lo##i = _mm256_setzero_si256(), hi##i = lo##i;
 #define U_DOT(i)                                                                                   \
     {                                                                                              \
-        __m256i q = bcast4(act + (i) * 32 + g * 4);                                                \
+        __m256i q = bcast4(act + (i)*32 + g * 4);                                                  \
         lo##i = _mm256_add_epi16(lo##i, _mm256_maddubs_epi16(w0, q));                              \
         hi##i = _mm256_add_epi16(hi##i, _mm256_maddubs_epi16(w1, q));                              \
         STEP(lo##i);                                                                               \
@@ -124,7 +125,7 @@ ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *half, int g, c
     }
 #define S_DOT(i)                                                                                   \
     {                                                                                              \
-        __m256i q = bcast4(act + (i) * 32 + g * 4);                                                \
+        __m256i q = bcast4(act + (i)*32 + g * 4);                                                  \
         __m256i p0 = _mm256_maddubs_epi16(a0, _mm256_sign_epi8(q, w0));                            \
         __m256i p1 = _mm256_maddubs_epi16(a1, _mm256_sign_epi8(q, w1));                            \
         lo##i = _mm256_add_epi32(lo##i, _mm256_madd_epi16(p0, ones));                              \
@@ -132,7 +133,7 @@ ALWAYS_INLINE __m256i quants(const struct tile *t, const uint8_t *half, int g, c
         STEP(lo##i);                                                                               \
         STEP(hi##i);                                                                               \
     }
-#define U_SUM(sum, i) _mm256_add_epi32(bcast4(tail + (i) * 4), _mm256_madd_epi16(sum, ones))
+#define U_SUM(sum, i) _mm256_add_epi32(bcast4(tail + (i)*4), _mm256_madd_epi16(sum, ones))
 #define S_SUM(sum, i) _mm256_add_epi32(magic, sum)
 
 /* acc = fma(fma(sum as float, dw, -dw * magic), da, acc), then fma(mw, sa, acc): kernels.h. */
@@ -150,16 +151,16 @@ ALWAYS_INLINE __m256 scale8(__m256 acc, __m256i sum, __m256 dw, const uint8_t *d
 #define REG_HI(i) e##i
 #define REG_SET(i, lo, hi) f##i = lo, e##i = hi
 #define REG_CLOSE(i)                                                                               \
-    _mm256_storeu_ps(out + (i) * 16, f##i);                                                        \
-    _mm256_storeu_ps(out + (i) * 16 + 8, e##i);
+    _mm256_storeu_ps(out + (i)*16, f##i);                                                          \
+    _mm256_storeu_ps(out + (i)*16 + 8, e##i);
 #define MEM_OPEN(i)                                                                                \
-    _mm256_storeu_ps(out + (i) * 16, _mm256_setzero_ps());                                         \
-    _mm256_storeu_ps(out + (i) * 16 + 8, _mm256_setzero_ps());
-#define MEM_LO(i) _mm256_loadu_ps(out + (i) * 16)
-#define MEM_HI(i) _mm256_loadu_ps(out + (i) * 16 + 8)
+    _mm256_storeu_ps(out + (i)*16, _mm256_setzero_ps());                                           \
+    _mm256_storeu_ps(out + (i)*16 + 8, _mm256_setzero_ps());
+#define MEM_LO(i) _mm256_loadu_ps(out + (i)*16)
+#define MEM_HI(i) _mm256_loadu_ps(out + (i)*16 + 8)
 #define MEM_SET(i, lo, hi)                                                                         \
-    _mm256_storeu_ps(out + (i) * 16, lo);                                                          \
-    _mm256_storeu_ps(out + (i) * 16 + 8, hi);                                                      \
+    _mm256_storeu_ps(out + (i)*16, lo);                                                            \
+    _mm256_storeu_ps(out + (i)*16 + 8, hi);                                                        \
     __asm__ volatile("" ::: "memory") /* the next row's sums not before these are stored */
 #define MEM_CLOSE(i)
 
@@ -186,10 +187,8 @@ ALWAYS_INLINE __m256 scale8(__m256 acc, __m256i sum, __m256 dw, const uint8_t *d
         const size_t ahead = t->ahead;                                                             \
         float *const out = t->out;                                                                 \
         (void)magic;                                                                               \
-        ROWS_##N(PLACE##_OPEN)                                                                     \
-        for (size_t b = t->n_blocks; b; b--) {                                                     \
-            ROWS_##N(T_INIT)                                                                       \
-            _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                  \
+        ROWS_##N(PLACE##_OPEN) for (size_t b = t->n_blocks; b; b--) {                              \
+            ROWS_##N(T_INIT) _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                 \
                 __m256i w0 = quants(t, panel, g, from), w1 = quants(t, panel + 32, g, from);       \
                 __m256i a0 = _mm256_abs_epi8(w0), a1 = _mm256_abs_epi8(w1);                        \
                 (void)a0, (void)a1;                                                                \
@@ -205,8 +204,9 @@ ALWAYS_INLINE __m256 scale8(__m256 acc, __m256i sum, __m256 dw, const uint8_t *d
                 mw0 = packed ? half8(mw) : _mm256_loadu_ps(scales + 32);                           \
                 mw1 = packed ? half8(mw + 16) : _mm256_loadu_ps(scales + 40);                      \
             }                                                                                      \
-            ROWS_##N(KIND##_SCALE_##PLACE)                                                         \
-            panel += from == EXPANDED ? MAT_PANEL_BLOCK_BYTES : from == BYTES ? 512 : 256;         \
+            ROWS_##N(KIND##_SCALE_##PLACE) panel += from == EXPANDED ? MAT_PANEL_BLOCK_BYTES       \
+                                                    : from == BYTES  ? 512                         \
+                                                                     : 256;                         \
             act += R * ACT_ROW_BYTES;                                                              \
             tail += R * ACT_ROW_BYTES;                                                             \
             if (packed) {                                                                          \
@@ -272,7 +272,8 @@ static const struct rows_fns fns_of[2] = {
      {NULL, NULL, S_rows_2, S_rows_3, S_rows_4, NULL, NULL}},
 };
 
-static void expand_scales(const struct packed_mat *w, const uint8_t *panel, uint32_t b, float *dst) {
+static void expand_scales(const struct packed_mat *w, const uint8_t *panel, uint32_t b,
+                          float *dst) {
     for (int half = 0; half < 16; half += 8) {
         const uint8_t *src = panel + b * 32 + half * 2;
         _mm256_storeu_ps(dst + half, half8(src + w->scale_off));
@@ -312,8 +313,12 @@ static void panels_direct(const struct mat_args *a, const struct rows_fns *fns, 
     const struct packed_mat *w = a->w;
     const uint32_t rows = a->tiles.n_rows;
     float out[U_MAX * KERN_LANES];
-    struct tile t = {.act = a->act, .act_rows = rows, .n_blocks = w->n_in / KERN_QBLOCK, .out = out,
-                     .ahead = w->panel_bytes, .offset = _mm256_set1_epi8((char)w->type->offset)};
+    struct tile t = {.act = a->act,
+                     .act_rows = rows,
+                     .n_blocks = w->n_in / KERN_QBLOCK,
+                     .out = out,
+                     .ahead = w->panel_bytes,
+                     .offset = _mm256_set1_epi8((char)w->type->offset)};
     for (uint32_t p = begin; p < end; p++) {
         t.panel = packed_panel(w, p);
         t.dw = t.panel + w->scale_off;
@@ -327,8 +332,11 @@ static void panels_direct(const struct mat_args *a, const struct rows_fns *fns, 
 static void expanded_tile(const struct mat_args *a, const struct rows_fns *fns, uint32_t p,
                           struct act_tile at) {
     float out[U_MAX * KERN_LANES];
-    struct tile t = {.panel = a->panel_scratch, .act = at.p, .act_rows = at.rows,
-                     .n_blocks = a->w->n_in / KERN_QBLOCK, .out = out};
+    struct tile t = {.panel = a->panel_scratch,
+                     .act = at.p,
+                     .act_rows = at.rows,
+                     .n_blocks = a->w->n_in / KERN_QBLOCK,
+                     .out = out};
     uint32_t parts = (at.rows + fns->max - 1) / fns->max;
     for (uint32_t r = 0, n; parts; parts--, r += n) {
         n = (at.rows - r + parts - 1) / parts;
@@ -377,14 +385,13 @@ struct ftile {
         hi##i = _mm256_fmadd_ps(w1, xr, hi##i);                                                    \
     }
 #define F_STORE(i)                                                                                 \
-    _mm256_storeu_ps(t->out + (i) * 16, lo##i);                                                    \
-    _mm256_storeu_ps(t->out + (i) * 16 + 8, hi##i);
+    _mm256_storeu_ps(t->out + (i)*16, lo##i);                                                      \
+    _mm256_storeu_ps(t->out + (i)*16 + 8, hi##i);
 
 #define DEFINE_FTILE(N)                                                                            \
     ALWAYS_INLINE void ftile_##N(const struct ftile *t, const enum pack_form form) {               \
         const float *x = t->x;                                                                     \
-        ROWS_##N(F_ZERO)                                                                           \
-        for (size_t k = 0; k < t->n_in; k++, x += t->x_rows) {                                     \
+        ROWS_##N(F_ZERO) for (size_t k = 0; k < t->n_in; k++, x += t->x_rows) {                    \
             __m256 w0 = load_weights(t->panel, k * 16, form);                                      \
             __m256 w1 = load_weights(t->panel, k * 16 + 8, form);                                  \
             ROWS_##N(F_FMA)                                                                        \
@@ -413,8 +420,9 @@ static const frows_fn frows_fns[7] = {NULL, frows_1, frows_2, frows_3, frows_4, 
 /* One row: four panels side by side hide the latency of the chains. */
 #define V_ZERO(i) __m256 lo##i = _mm256_setzero_ps(), hi##i = _mm256_setzero_ps();
 #define V_FMA(i)                                                                                   \
-    lo##i = _mm256_fmadd_ps(load_weights(t->panel + (i) * t->panel_bytes, k * 16, form), xk, lo##i); \
-    hi##i = _mm256_fmadd_ps(load_weights(t->panel + (i) * t->panel_bytes, k * 16 + 8, form), xk, hi##i);
+    lo##i = _mm256_fmadd_ps(load_weights(t->panel + (i)*t->panel_bytes, k * 16, form), xk, lo##i); \
+    hi##i =                                                                                        \
+        _mm256_fmadd_ps(load_weights(t->panel + (i)*t->panel_bytes, k * 16 + 8, form), xk, hi##i);
 
 ALWAYS_INLINE void fvec4(const struct ftile *t, const enum pack_form form) {
     ROWS_4(V_ZERO)
@@ -427,8 +435,11 @@ ALWAYS_INLINE void fvec4(const struct ftile *t, const enum pack_form form) {
 
 static void fpanels_one_row(const struct mat_args *a, uint32_t p) {
     float out[4 * KERN_LANES];
-    struct ftile t = {.panel = packed_panel(a->w, p), .x = act_f32_tile_at(a, 0), .n_in = a->w->n_in,
-                      .panel_bytes = a->w->panel_bytes, .out = out};
+    struct ftile t = {.panel = packed_panel(a->w, p),
+                      .x = act_f32_tile_at(a, 0),
+                      .n_in = a->w->n_in,
+                      .panel_bytes = a->w->panel_bytes,
+                      .out = out};
     enum pack_form form = a->w->type->form;
     if (form == PACK_F32)
         fvec4(&t, PACK_F32);
@@ -444,7 +455,8 @@ static void fpanel(const struct mat_args *a, uint32_t p) {
     float out[6 * KERN_LANES];
     for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
         uint32_t rows = row_tile_rows(&a->tiles, i), first = row_tile_first(&a->tiles, i);
-        struct ftile t = {.panel = packed_panel(a->w, p), .x_rows = rows, .n_in = a->w->n_in, .out = out};
+        struct ftile t = {
+            .panel = packed_panel(a->w, p), .x_rows = rows, .n_in = a->w->n_in, .out = out};
         for (uint32_t r = 0, n; r < rows; r += n) {
             n = MIN(6, rows - r);
             t.x = act_f32_tile_at(a, i) + r;

@@ -62,28 +62,26 @@ struct tile {
 };
 
 #define T_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
-#define T_INIT(i) __m512i d##i = _mm512_set1_epi32(*(const int32_t *)(const void *)(act + R * 32 + (i) * 4));
-#define T_DOT(i) DOT_BCAST(d##i, w, act + (i) * 32 + g * 4);
+#define T_INIT(i)                                                                                  \
+    __m512i d##i = _mm512_set1_epi32(*(const int32_t *)(const void *)(act + R * 32 + (i)*4));
+#define T_DOT(i) DOT_BCAST(d##i, w, act + (i)*32 + g * 4);
 #define T_SCALE(i)                                                                                 \
     __m512 t##i = _mm512_fmadd_ps(_mm512_castsi512_ps(d##i), dw, minus);                           \
-    FMA_BCAST(acc##i, t##i, act + R * 36 + (i) * 4);
-#define T_MIN(i) FMA_BCAST(acc##i, mw, act + R * 40 + (i) * 4);
-#define T_STORE(i) _mm512_mask_storeu_ps(t->y + (i) * t->y_stride, t->mask, acc##i);
+    FMA_BCAST(acc##i, t##i, act + R * 36 + (i)*4);
+#define T_MIN(i) FMA_BCAST(acc##i, mw, act + R * 40 + (i)*4);
+#define T_STORE(i) _mm512_mask_storeu_ps(t->y + (i)*t->y_stride, t->mask, acc##i);
 
 #define DEFINE_TILE(N)                                                                             \
     ALWAYS_INLINE void tile_##N(const struct tile *t, const bool has_min) {                        \
         enum { R = N };                                                                            \
         const uint8_t *panel = t->panel, *act = t->act;                                            \
-        ROWS_##N(T_ZERO)                                                                           \
-        for (uint32_t b = 0; b < t->n_blocks; b++) {                                               \
-            ROWS_##N(T_INIT)                                                                       \
-            _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                  \
+        ROWS_##N(T_ZERO) for (uint32_t b = 0; b < t->n_blocks; b++) {                              \
+            ROWS_##N(T_INIT) _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                 \
                 __m512i w = _mm512_loadu_si512(panel + g * 64);                                    \
                 ROWS_##N(T_DOT)                                                                    \
             }                                                                                      \
             __m512 dw = _mm512_loadu_ps(panel + 512), minus = _mm512_loadu_ps(panel + 576);        \
-            ROWS_##N(T_SCALE)                                                                      \
-            if (has_min) {                                                                         \
+            ROWS_##N(T_SCALE) if (has_min) {                                                       \
                 __m512 mw = _mm512_loadu_ps(panel + 640);                                          \
                 ROWS_##N(T_MIN)                                                                    \
             }                                                                                      \
@@ -126,7 +124,8 @@ static void expand_scales(const struct packed_mat *w, const uint8_t *panel, uint
 }
 
 /* The next panel's bytes ride along: by the time the row tiles are through, they are in L2. */
-static void expand_nibbles(const uint8_t *panel, size_t panel_bytes, uint32_t n_blocks, uint8_t *dst) {
+static void expand_nibbles(const uint8_t *panel, size_t panel_bytes, uint32_t n_blocks,
+                           uint8_t *dst) {
     const __m512i low = _mm512_set1_epi8(15);
     for (uint32_t b = 0; b < n_blocks; b++, dst += MAT_PANEL_BLOCK_BYTES, panel += 256)
         for (int g = 0; g < 4; g++) {
@@ -167,7 +166,7 @@ static void panel_many_rows(const struct mat_args *a, uint32_t p) {
 /* Weights are unpacked in registers by every row tile. Few rows wait for memory anyway; one row takes
  * four panels side by side, so that there are enough independent sums. */
 struct direct {
-    const uint8_t *panel; /* the first of 1 or 4 */
+    const uint8_t *panel;      /* the first of 1 or 4 */
     size_t panel_bytes, ahead; /* ahead: distance of the prefetch */
     const uint8_t *act;
     float *y;
@@ -188,8 +187,7 @@ ALWAYS_INLINE __m512i direct_quants(const uint8_t *block, int g, const bool nib)
 #define D_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
 #define D_PANEL(N)                                                                                 \
     const uint8_t *wq = panel + b * (nib ? 256 : 512);                                             \
-    ROWS_##N(T_INIT)                                                                               \
-    _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                          \
+    ROWS_##N(T_INIT) _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                         \
         __m512i w = direct_quants(wq, g, nib);                                                     \
         if (g < (nib ? 4 : 8))                                                                     \
             _mm_prefetch((const char *)wq + t->ahead + g * 64, _MM_HINT_T1);                       \
@@ -197,8 +195,7 @@ ALWAYS_INLINE __m512i direct_quants(const uint8_t *block, int g, const bool nib)
     }                                                                                              \
     __m512 dw = load_half16(panel + t->scale_off + b * 32);                                        \
     __m512 minus = _mm512_mul_ps(dw, _mm512_set1_ps(-KERN_MAGIC));                                 \
-    ROWS_##N(T_SCALE)                                                                              \
-    if (has_min) {                                                                                 \
+    ROWS_##N(T_SCALE) if (has_min) {                                                               \
         __m512 mw = load_half16(panel + t->min_off + b * 32);                                      \
         ROWS_##N(T_MIN)                                                                            \
     }
@@ -207,14 +204,13 @@ ALWAYS_INLINE __m512i direct_quants(const uint8_t *block, int g, const bool nib)
     ALWAYS_INLINE void direct_##N(const struct direct *t, const bool nib, const bool has_min) {    \
         enum { R = N };                                                                            \
         const uint8_t *panel = t->panel, *act = t->act;                                            \
-        ROWS_##N(D_ZERO)                                                                           \
-        for (size_t b = 0; b < t->n_blocks; b++, act += R * ACT_ROW_BYTES) {                       \
+        ROWS_##N(D_ZERO) for (size_t b = 0; b < t->n_blocks; b++, act += R * ACT_ROW_BYTES) {      \
             D_PANEL(N)                                                                             \
         }                                                                                          \
         const __mmask16 mask = t->last_mask;                                                       \
         ROWS_##N(D_STORE)                                                                          \
     }
-#define D_STORE(i) _mm512_mask_storeu_ps(t->y + (i) * t->y_stride, mask, acc##i);
+#define D_STORE(i) _mm512_mask_storeu_ps(t->y + (i)*t->y_stride, mask, acc##i);
 
 DEFINE_DIRECT(1)
 DEFINE_DIRECT(2)
@@ -237,7 +233,7 @@ DEFINE_DIRECT(14)
  * L1 as it has buffers for reach 15 GB/s where L2's reach 26 (measured, Zen 4). */
 #define Q_BLOCK(i)                                                                                 \
     {                                                                                              \
-        const uint8_t *panel = t->panel + (i) * t->panel_bytes;                                    \
+        const uint8_t *panel = t->panel + (i)*t->panel_bytes;                                      \
         const uint8_t *wq = panel + b * (nib ? 256 : 512);                                         \
         __m512i d = corr;                                                                          \
         _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                                      \
@@ -256,7 +252,7 @@ DEFINE_DIRECT(14)
             acc##i = _mm512_fmadd_ps(load_half16(panel + t->min_off + b * 32), sa, acc##i);        \
     }
 #define Q_STORE(i)                                                                                 \
-    _mm512_mask_storeu_ps(t->y + (i) * 16, (i) == 3 ? t->last_mask : (__mmask16)0xffff, acc##i);
+    _mm512_mask_storeu_ps(t->y + (i)*16, (i) == 3 ? t->last_mask : (__mmask16)0xffff, acc##i);
 
 ALWAYS_INLINE void direct_quad(const struct direct *t, const bool nib, const bool has_min) {
     const uint8_t *act = t->act;
@@ -285,7 +281,8 @@ typedef void (*direct_fn)(const struct direct *t);
     static void direct_##N##_u8_min(const struct direct *t) {                                      \
         direct_##N(t, false, true);                                                                \
     }
-#define DIRECT_ROW(N) {direct_##N##_nib, direct_##N##_nib_min, direct_##N##_u8, direct_##N##_u8_min}
+#define DIRECT_ROW(N)                                                                              \
+    { direct_##N##_nib, direct_##N##_nib_min, direct_##N##_u8, direct_##N##_u8_min }
 
 DIRECT_FORM(quad)
 DIRECT_FORM(1)
@@ -371,16 +368,15 @@ struct ftile {
     FMA_BCAST(lo##i, w0, x + (i));                                                                 \
     FMA_BCAST(hi##i, w1, x + (i));
 #define F_STORE(i)                                                                                 \
-    _mm512_mask_storeu_ps(t->y + (i) * t->y_stride, t->mask0, lo##i);                              \
-    _mm512_mask_storeu_ps(t->y + (i) * t->y_stride + 16, t->mask1, hi##i);
+    _mm512_mask_storeu_ps(t->y + (i)*t->y_stride, t->mask0, lo##i);                                \
+    _mm512_mask_storeu_ps(t->y + (i)*t->y_stride + 16, t->mask1, hi##i);
 
 #define DEFINE_FTILE(N)                                                                            \
     ALWAYS_INLINE void ftile_##N(const struct ftile *t, const enum pack_form form) {               \
         const size_t step = form == PACK_F32 ? 64 : 32;                                            \
         const uint8_t *p0 = t->panel, *p1 = p0 + t->panel_bytes;                                   \
         const float *x = t->x;                                                                     \
-        ROWS_##N(F_ZERO)                                                                           \
-        for (uint32_t k = 0; k < t->n_in; k++, p0 += step, p1 += step, x += N) {                   \
+        ROWS_##N(F_ZERO) for (uint32_t k = 0; k < t->n_in; k++, p0 += step, p1 += step, x += N) {  \
             __m512 w0 = load_weights(p0, form), w1 = load_weights(p1, form);                       \
             ROWS_##N(F_FMA)                                                                        \
         }                                                                                          \
@@ -412,7 +408,8 @@ DEFINE_FTILE(13)
 DEFINE_FTILE(14)
 
 typedef void (*ftile_fn)(const struct ftile *t);
-#define FTILE_ROW(N) {ftile_##N##_f32, ftile_##N##_f16, ftile_##N##_bf16}
+#define FTILE_ROW(N)                                                                               \
+    { ftile_##N##_f32, ftile_##N##_f16, ftile_##N##_bf16 }
 static const ftile_fn ftiles[KERN_TILE_ROWS + 1][3] = {
     {NULL, NULL, NULL}, FTILE_ROW(1),  FTILE_ROW(2),  FTILE_ROW(3),  FTILE_ROW(4),
     FTILE_ROW(5),       FTILE_ROW(6),  FTILE_ROW(7),  FTILE_ROW(8),  FTILE_ROW(9),
@@ -422,10 +419,10 @@ static const ftile_fn ftiles[KERN_TILE_ROWS + 1][3] = {
 /* One row: eight panels side by side hide the latency of the chains. */
 #define V_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
 #define V_FMA(i)                                                                                   \
-    _mm_prefetch((const char *)p + (i) * t->panel_bytes + 1024, _MM_HINT_T0);                      \
-    acc##i = _mm512_fmadd_ps(load_weights(p + (i) * t->panel_bytes, form), xk, acc##i);
+    _mm_prefetch((const char *)p + (i)*t->panel_bytes + 1024, _MM_HINT_T0);                        \
+    acc##i = _mm512_fmadd_ps(load_weights(p + (i)*t->panel_bytes, form), xk, acc##i);
 #define V_STORE(i)                                                                                 \
-    _mm512_mask_storeu_ps(t->y + (i) * 16, (i) == 7 ? t->mask1 : (__mmask16)0xffff, acc##i);
+    _mm512_mask_storeu_ps(t->y + (i)*16, (i) == 7 ? t->mask1 : (__mmask16)0xffff, acc##i);
 
 ALWAYS_INLINE void fvec8(const struct ftile *t, const enum pack_form form) {
     const size_t step = form == PACK_F32 ? 64 : 32;

@@ -14,7 +14,8 @@
 #include <cblas.h>
 
 /* Debian and Fedora; Alpine; a development package. */
-static const char *const library_names[] = {"libopenblas.so.0", "libopenblas.so.3", "libopenblas.so"};
+static const char *const library_names[] = {"libopenblas.so.0", "libopenblas.so.3",
+                                            "libopenblas.so"};
 
 #define TILE_ROWS 32
 #define CUT_OUT 64 /* outputs of one sgemm; fixed so that the team's size changes nothing */
@@ -63,7 +64,8 @@ static void read_version(struct matmul_blas *b) {
     const char *p = b->get_config();
     const char *space = strchr(p, ' ');
     p = space ? space + 1 : p;
-    snprintf(b->version, sizeof b->version, "%.*s", (int)MIN(strcspn(p, " "), sizeof b->version - 1), p);
+    snprintf(b->version, sizeof b->version, "%.*s",
+             (int)MIN(strcspn(p, " "), sizeof b->version - 1), p);
     snprintf(b->core, sizeof b->core, "%s", b->get_corename());
 }
 
@@ -111,8 +113,10 @@ int matmul_blas_new(struct matmul_blas **ret, uint32_t max_n_in, unsigned n_thre
     }
     read_version(b);
     if (!computes_right(b)) {
-        rv = err_set(eb, ERR_CORRUPT, "OpenBLAS %s (core %s) computes wrong products; see "
-                         "OPENBLAS_CORETYPE", b->version, b->core);
+        rv = err_set(eb, ERR_CORRUPT,
+                     "OpenBLAS %s (core %s) computes wrong products; see "
+                     "OPENBLAS_CORETYPE",
+                     b->version, b->core);
         matmul_blas_free(b);
         return rv;
     }

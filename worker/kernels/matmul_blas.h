@@ -18,6 +18,6 @@ struct matmul_blas; /* opaque */
  * on a machine without it. Sets OPENBLAS_NUM_THREADS in the environment: call it at start. */
 int matmul_blas_new(struct matmul_blas **ret, uint32_t max_n_in, unsigned n_threads,
                     struct errbuf *eb);
-void matmul_blas_free(struct matmul_blas *b); /* NULL is a no-op */
-const char *matmul_blas_core(const struct matmul_blas *b); /* "SkylakeX" and so on */
+void matmul_blas_free(struct matmul_blas *b);                 /* NULL is a no-op */
+const char *matmul_blas_core(const struct matmul_blas *b);    /* "SkylakeX" and so on */
 const char *matmul_blas_version(const struct matmul_blas *b); /* "0.3.21" */

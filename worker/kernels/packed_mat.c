@@ -61,13 +61,15 @@ static void pack_quant(struct packed_mat *m, const struct packed_src *src) {
 
 /* n rows (up to 16) side by side: item k of row r to [k][16] + r. memcpy of a constant size is a move;
  * the rows of a mapped file need not be aligned. */
-static void interleave_u16(uint8_t *dst, const uint8_t *src, size_t row_bytes, uint32_t n, uint32_t n_in) {
+static void interleave_u16(uint8_t *dst, const uint8_t *src, size_t row_bytes, uint32_t n,
+                           uint32_t n_in) {
     for (size_t k = 0; k < n_in; k++, dst += 2 * KERN_LANES)
         for (size_t r = 0; r < n; r++)
             memcpy(dst + 2 * r, src + r * row_bytes + 2 * k, 2);
 }
 
-static void interleave_u32(uint8_t *dst, const uint8_t *src, size_t row_bytes, uint32_t n, uint32_t n_in) {
+static void interleave_u32(uint8_t *dst, const uint8_t *src, size_t row_bytes, uint32_t n,
+                           uint32_t n_in) {
     for (size_t k = 0; k < n_in; k++, dst += 4 * KERN_LANES)
         for (size_t r = 0; r < n; r++)
             memcpy(dst + 4 * r, src + r * row_bytes + 4 * k, 4);
@@ -78,8 +80,8 @@ static void pack_float(struct packed_mat *m, const struct packed_src *src) {
     for (uint32_t p = 0; p < m->n_panels; p++) {
         uint32_t row = p * KERN_LANES, n = MIN(KERN_LANES, m->n_out - row);
         const uint8_t *rows = (const uint8_t *)src->bytes + row * row_bytes;
-        (m->type->form == PACK_F32 ? interleave_u32 : interleave_u16)(
-            m->data + p * m->panel_bytes, rows, row_bytes, n, m->n_in);
+        (m->type->form == PACK_F32 ? interleave_u32 : interleave_u16)(m->data + p * m->panel_bytes,
+                                                                      rows, row_bytes, n, m->n_in);
     }
 }
 

@@ -134,11 +134,13 @@ static void q8_0_dequant(float *dst, const void *src, size_t n) {
 static const struct quant_type quant_types[] = {
     {"f32", QUANT_F32, 1, 4, PACK_F32, 0, false, f32_dequant},
     {"f16", QUANT_F16, 1, 2, PACK_F16, 0, false, f16_dequant},
-    {"bf16", QUANT_BF16, 1, 2, PACK_BF16, 0, false, bf16_dequant}, /* upper half of an f32 */
+    {"bf16", QUANT_BF16, 1, 2, PACK_BF16, 0, false, bf16_dequant},  /* upper half of an f32 */
     {"q4_0", QUANT_Q4_0, 32, 18, PACK_NIB, 8, false, q4_0_dequant}, /* f16 d; 16 bytes of nibbles */
-    {"q4_1", QUANT_Q4_1, 32, 20, PACK_NIB, 0, true, q4_1_dequant}, /* f16 d, m; nibbles */
-    {"q5_0", QUANT_Q5_0, 32, 22, PACK_U8, 16, false, q5_0_dequant}, /* f16 d; u32 fifth bits; nibbles */
-    {"q5_1", QUANT_Q5_1, 32, 24, PACK_U8, 0, true, q5_1_dequant}, /* f16 d, m; u32 fifth bits; nibbles */
+    {"q4_1", QUANT_Q4_1, 32, 20, PACK_NIB, 0, true, q4_1_dequant},  /* f16 d, m; nibbles */
+    {"q5_0", QUANT_Q5_0, 32, 22, PACK_U8, 16, false,
+     q5_0_dequant}, /* f16 d; u32 fifth bits; nibbles */
+    {"q5_1", QUANT_Q5_1, 32, 24, PACK_U8, 0, true,
+     q5_1_dequant}, /* f16 d, m; u32 fifth bits; nibbles */
     {"q8_0", QUANT_Q8_0, 32, 34, PACK_U8, 128, false, q8_0_dequant}, /* f16 d; int8[32] */
 };
 

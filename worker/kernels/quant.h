@@ -20,20 +20,20 @@ enum quant_dtype {
 
 /* How a packed panel stores the weights (matmul.h). */
 enum pack_form {
-    PACK_F32, /* [k][16] f32 */
-    PACK_F16, /* [k][16] f16 */
+    PACK_F32,  /* [k][16] f32 */
+    PACK_F16,  /* [k][16] f16 */
     PACK_BF16, /* [k][16] bf16 */
-    PACK_NIB, /* two 4-bit weights a byte */
-    PACK_U8, /* one unsigned byte a weight */
+    PACK_NIB,  /* two 4-bit weights a byte */
+    PACK_U8,   /* one unsigned byte a weight */
 };
 
 struct quant_type {
-    const char *name; /* as GGUF spells it, lower case */
-    uint16_t dtype; /* enum quant_dtype */
+    const char *name;                  /* as GGUF spells it, lower case */
+    uint16_t dtype;                    /* enum quant_dtype */
     uint16_t block_items, block_bytes; /* weights and bytes of a block; 1 and 2 or 4 for floats */
-    uint8_t form; /* enum pack_form */
+    uint8_t form;                      /* enum pack_form */
     uint8_t offset; /* quantised: the weight is scale * (u - offset) (+ min), u unsigned */
-    bool has_min; /* quantised: a second f16 is added to every weight of the block */
+    bool has_min;   /* quantised: a second f16 is added to every weight of the block */
     /* One row, n a multiple of block_items. The one definition of what the file's bytes mean:
      * scale * (u - offset) is rounded once, the min joins by fmaf. */
     void (*dequant)(float *dst, const void *src, size_t n);

@@ -9,7 +9,7 @@ struct rope {
     double freq[]; /* [n_rot/2] radians a position */
 };
 
-static const double ln2_hi = 0x1.62e42fee00000p-1; /* upper 33 bits of ln 2: products with small */
+static const double ln2_hi = 0x1.62e42fee00000p-1;  /* upper 33 bits of ln 2: products with small */
 static const double ln2_lo = 0x1.a39ef35793c76p-33; /* integers are exact */
 
 /* Natural logarithm of a positive normal number: x = m * 2^e, ln m by the series of atanh. */
@@ -50,7 +50,8 @@ static double exp_any(double x) {
  * the quadrant number are exact while it has at most 20 bits (angles up to 1.6 million). */
 static void sin_cos(double x, float *ret_sin, float *ret_cos) {
     double q = (double)(int64_t)(x * 0.63661977236758134 + 0.5);
-    double r = ((x - q * 0x1.921fb54400000p+0) - q * 0x1.0b4611a600000p-34) - q * 0x1.3198a2e037073p-69;
+    double r =
+        ((x - q * 0x1.921fb54400000p+0) - q * 0x1.0b4611a600000p-34) - q * 0x1.3198a2e037073p-69;
     double r2 = r * r;
     double s = 0.0, c = 0.0;
     for (int k = 19; k >= 1; k -= 2) { /* k! by nested division: r2/2/3, r2/4/5, ... */
@@ -59,10 +60,18 @@ static void sin_cos(double x, float *ret_sin, float *ret_cos) {
     }
     s *= r;
     switch ((int64_t)q & 3) {
-    case 0: *ret_sin = (float)s, *ret_cos = (float)c; break;
-    case 1: *ret_sin = (float)c, *ret_cos = (float)-s; break;
-    case 2: *ret_sin = (float)-s, *ret_cos = (float)-c; break;
-    default: *ret_sin = (float)-c, *ret_cos = (float)s; break;
+    case 0:
+        *ret_sin = (float)s, *ret_cos = (float)c;
+        break;
+    case 1:
+        *ret_sin = (float)c, *ret_cos = (float)-s;
+        break;
+    case 2:
+        *ret_sin = (float)-s, *ret_cos = (float)-c;
+        break;
+    default:
+        *ret_sin = (float)-c, *ret_cos = (float)s;
+        break;
     }
 }
 

@@ -52,7 +52,8 @@ static bool add_chunk(struct weight_mem *w, size_t bytes) {
     const uintptr_t first = ((uintptr_t)c->map + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     w->at = (uint8_t *)c->map + (first - (uintptr_t)c->map);
     w->left = size;
-    (void)madvise(w->at, size, MADV_HUGEPAGE); /* refused where there are none: slower, nothing else */
+    (void)madvise(w->at, size,
+                  MADV_HUGEPAGE); /* refused where there are none: slower, nothing else */
     c->next = w->chunks;
     w->chunks = c;
     return true;

@@ -12,7 +12,7 @@
 
 struct weight_mem; /* opaque */
 
-struct weight_mem *weight_mem_new(void); /* NULL when out of memory */
+struct weight_mem *weight_mem_new(void);    /* NULL when out of memory */
 void weight_mem_free(struct weight_mem *w); /* NULL is a no-op */
 /* NULL when out of memory. */
 void *weight_mem_take(struct weight_mem *w, size_t bytes);

@@ -10,10 +10,13 @@
 #include "worker/kv/prefix_policy.h"
 
 struct kv_remote_ops {
-    int (*lookup)(void *ctx, const struct kv_lookup *q, kv_lookup_cb cb, void *arg, struct kv_call **ret);
-    int (*fetch)(void *ctx, const struct kv_fetch *q, kv_fetch_cb cb, void *arg, struct kv_call **ret);
+    int (*lookup)(void *ctx, const struct kv_lookup *q, kv_lookup_cb cb, void *arg,
+                  struct kv_call **ret);
+    int (*fetch)(void *ctx, const struct kv_fetch *q, kv_fetch_cb cb, void *arg,
+                 struct kv_call **ret);
     int (*put)(void *ctx, const struct kv_put *q, kv_put_cb cb, void *arg, struct kv_call **ret);
-    int (*touch)(void *ctx, const struct kv_touch *q, kv_done_cb cb, void *arg, struct kv_call **ret);
+    int (*touch)(void *ctx, const struct kv_touch *q, kv_done_cb cb, void *arg,
+                 struct kv_call **ret);
     void (*release)(void *ctx, const struct kv_lease *lease, uint32_t used);
     void (*cancel)(void *ctx, struct kv_call *call);
     bool (*is_up)(void *ctx); /* some node could be asked now */
@@ -28,7 +31,8 @@ struct kv_remote {
 };
 
 /* Binds proto's client; c outlives the remote. */
-void kv_remote_init_client(struct kv_remote *r, struct kv_client *c, uint32_t ns, const struct clock *clk);
+void kv_remote_init_client(struct kv_remote *r, struct kv_client *c, uint32_t ns,
+                           const struct clock *clk);
 void kv_remote_init(struct kv_remote *r, const struct kv_remote_ops *ops, void *ctx,
                     const struct clock *clk);
 

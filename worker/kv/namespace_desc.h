@@ -20,15 +20,15 @@ struct namespace_desc {
 };
 
 struct namespace_parts {
-    const char *arch;         /* "llama" */
-    uint32_t block_tok;       /* b */
-    const uint8_t *graph;     /* [32] model_graph_digest() */
+    const char *arch;              /* "llama" */
+    uint32_t block_tok;            /* b */
+    const uint8_t *graph;          /* [32] model_graph_digest() */
     const char *k_dtype, *v_dtype; /* "f16" */
-    uint32_t layout;          /* KV_LAYOUT_VERSION */
-    const char *numerics;     /* kern_numerics_id(): contract version and digest */
-    const uint8_t *rope;      /* [32] rope_digest() */
-    const uint8_t *tokenizer; /* [32] tokenizer_digest() */
-    const uint8_t *weights;   /* [32] of the bytes that were loaded */
+    uint32_t layout;               /* KV_LAYOUT_VERSION */
+    const char *numerics;          /* kern_numerics_id(): contract version and digest */
+    const uint8_t *rope;           /* [32] rope_digest() */
+    const uint8_t *tokenizer;      /* [32] tokenizer_digest() */
+    const uint8_t *weights;        /* [32] of the bytes that were loaded */
 };
 
 /* ERR_INVALID: a text is empty or not printable ASCII (a line end would forge a line). ERR_TOOBIG. */

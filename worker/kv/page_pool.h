@@ -39,8 +39,9 @@ uint32_t page_pool_take_reserved(struct page_pool *p);
 /* A page beyond all reservations, or PAGE_NONE. */
 uint32_t page_pool_take(struct page_pool *p);
 
-void page_pool_ref(struct page_pool *p, uint32_t page);   /* used: +1 */
-void page_pool_unref(struct page_pool *p, uint32_t page); /* -1; at 0 free, or cached when indexed */
+void page_pool_ref(struct page_pool *p, uint32_t page); /* used: +1 */
+void page_pool_unref(struct page_pool *p,
+                     uint32_t page); /* -1; at 0 free, or cached when indexed */
 uint32_t page_pool_refs(const struct page_pool *p, uint32_t page);
 /* A cached or used page by its name (page_index): +1 reference. False: it is cached and taking it would
  * break a promise to somebody else. */

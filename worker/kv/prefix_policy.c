@@ -30,8 +30,8 @@ void prefix_rates_add_prefill(struct prefix_rates *r, uint32_t n_tok, uint64_t n
         ewma(&r->prefill_ns_per_tok, (double)ns / n_tok);
 }
 
-void prefix_rates_add_fetch(struct prefix_rates *r, uint64_t bytes, uint32_t n_blocks, uint64_t first_ns,
-                            uint64_t total_ns) {
+void prefix_rates_add_fetch(struct prefix_rates *r, uint64_t bytes, uint32_t n_blocks,
+                            uint64_t first_ns, uint64_t total_ns) {
     if (!bytes || !n_blocks || total_ns < first_ns)
         return;
     if (n_blocks == 1) { /* one block tells only the sum; split it with the rate known so far */
@@ -75,7 +75,8 @@ static double time_left_ns(const struct prefix_progress *p) {
     return (double)p->elapsed_ns / p->n_done * (p->n_blocks - p->n_done);
 }
 
-bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r, const struct prefix_progress *p) {
+bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r,
+                    const struct prefix_progress *p) {
     if (p->n_done >= p->n_blocks)
         return false;
     if (p->idle_ns >= STALL_NS)

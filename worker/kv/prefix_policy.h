@@ -22,8 +22,8 @@ struct prefix_rates {
 };
 void prefix_rates_add_prefill(struct prefix_rates *r, uint32_t n_tok, uint64_t ns);
 /* first_ns: until the first block was there; total_ns: until the last one. */
-void prefix_rates_add_fetch(struct prefix_rates *r, uint64_t bytes, uint32_t n_blocks, uint64_t first_ns,
-                            uint64_t total_ns);
+void prefix_rates_add_fetch(struct prefix_rates *r, uint64_t bytes, uint32_t n_blocks,
+                            uint64_t first_ns, uint64_t total_ns);
 
 /* Time that computing n_tok rows takes; 0 when unknown. */
 uint64_t prefix_prefill_ns(const struct prefix_rates *r, uint32_t n_tok);
@@ -37,14 +37,15 @@ uint64_t prefix_patience_ns(const struct prefix_rates *r, uint32_t n_tok);
 
 /* A fetch as seen now. */
 struct prefix_progress {
-    uint64_t elapsed_ns; /* since the lookup began */
-    uint64_t idle_ns;    /* since the last block came (or the fetch began) */
+    uint64_t elapsed_ns;       /* since the lookup began */
+    uint64_t idle_ns;          /* since the last block came (or the fetch began) */
     uint32_t n_done, n_blocks; /* blocks there, in order; blocks asked for */
     uint32_t n_tok;            /* tokens that the blocks hold */
 };
 /* True: compute from the first missing block now, whatever still arrives. FETCH_ALWAYS waits longer, as
  * long as blocks come at all. */
-bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r, const struct prefix_progress *p);
+bool prefix_is_late(enum fetch_mode mode, const struct prefix_rates *r,
+                    const struct prefix_progress *p);
 /* When to ask again, ns from now. */
 uint64_t prefix_check_after_ns(enum fetch_mode mode, const struct prefix_rates *r,
                                const struct prefix_progress *p);

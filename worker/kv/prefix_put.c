@@ -40,8 +40,8 @@ void prefix_put_job_fini(struct put_job *j) {
 
 void prefix_put_init(struct prefix_put *q, struct kv_remote *r, struct loop_work *work,
                      const uint32_t *range_sizes, uint32_t n_ranges) {
-    *q = (struct prefix_put){
-        .r = r, .work = work, .range_sizes = range_sizes, .n_ranges = n_ranges};
+    *q =
+        (struct prefix_put){.r = r, .work = work, .range_sizes = range_sizes, .n_ranges = n_ranges};
     list_init(&q->queue);
     list_init(&q->flying);
 }
@@ -99,9 +99,9 @@ static void on_put_done(void *arg, int rv, const struct kv_put_res *res) {
 static int run_checksums(struct loop_job *w) {
     struct put_job *j = CONTAINER_OF(w, struct put_job, work);
     for (uint32_t i = 0; i < j->n; i++)
-        j->checksum[i] = checksum_block(j->bytes[i], j->q->range_sizes, j->q->n_ranges,
-                                        j->chain->ids[j->first + i].b,
-                                        j->ranges + (size_t)i * j->q->n_ranges);
+        j->checksum[i] =
+            checksum_block(j->bytes[i], j->q->range_sizes, j->q->n_ranges,
+                           j->chain->ids[j->first + i].b, j->ranges + (size_t)i * j->q->n_ranges);
     return 0;
 }
 

@@ -32,9 +32,9 @@ void kv_chain_unref(struct kv_chain *c); /* NULL is a no-op */
 
 struct put_job {
     struct list link;
-    struct kv_chain *chain; /* one reference, the job's */
-    uint32_t first, n;      /* chain->ids[first .. first+n), n <= PUT_JOB_BLOCKS */
-    uint32_t page[PUT_JOB_BLOCKS];         /* the caller's: which pages to let go */
+    struct kv_chain *chain;        /* one reference, the job's */
+    uint32_t first, n;             /* chain->ids[first .. first+n), n <= PUT_JOB_BLOCKS */
+    uint32_t page[PUT_JOB_BLOCKS]; /* the caller's: which pages to let go */
     const uint8_t *bytes[PUT_JOB_BLOCKS];
     char traceparent[56];
     /* private */
@@ -46,11 +46,13 @@ struct put_job {
     const uint64_t *range_ptr[PUT_JOB_BLOCKS];
     uint64_t *ranges; /* [PUT_JOB_BLOCKS][n_ranges], from prefix_put_job_init() */
 };
-int prefix_put_job_init(struct put_job *j, uint32_t n_ranges); /* once a job object; 0 or ERR_NOMEM */
+int prefix_put_job_init(struct put_job *j,
+                        uint32_t n_ranges); /* once a job object; 0 or ERR_NOMEM */
 void prefix_put_job_fini(struct put_job *j);
 
 struct prefix_put_result {
-    uint32_t n_stored, n_present, n_conflict, n_failed, n_dropped; /* blocks; they sum to the job's n */
+    uint32_t n_stored, n_present, n_conflict, n_failed,
+        n_dropped; /* blocks; they sum to the job's n */
 };
 
 struct prefix_put {

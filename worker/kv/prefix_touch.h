@@ -9,7 +9,8 @@
 #include "worker/kv/prefix_put.h"
 
 #define TOUCH_BATCH 64u
-#define TOUCH_EVERY_MS 100u /* how often the owner calls prefix_touch_flush() while there is something */
+#define TOUCH_EVERY_MS                                                                             \
+    100u /* how often the owner calls prefix_touch_flush() while there is something */
 
 struct prefix_touch {
     struct kv_remote *r;

@@ -60,8 +60,8 @@ static void settle(struct seq_pages *s) {
     }
 }
 
-uint32_t seq_pages_adopt(struct seq_pages *s, const struct page_index *x, const struct block_id *ids,
-                         uint32_t n) {
+uint32_t seq_pages_adopt(struct seq_pages *s, const struct page_index *x,
+                         const struct block_id *ids, uint32_t n) {
     uint32_t before = s->n;
     while (s->n < n && s->n < s->cap) {
         uint32_t page = page_index_find(x, &ids[s->n]);

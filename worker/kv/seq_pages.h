@@ -29,8 +29,8 @@ bool seq_pages_reserve(struct seq_pages *s, uint32_t n_need);
 void seq_pages_clear(struct seq_pages *s);
 
 /* Appends the resident pages that are named ids[s->n ... n), up to the first gap. Returns how many. */
-uint32_t seq_pages_adopt(struct seq_pages *s, const struct page_index *x, const struct block_id *ids,
-                         uint32_t n);
+uint32_t seq_pages_adopt(struct seq_pages *s, const struct page_index *x,
+                         const struct block_id *ids, uint32_t n);
 
 /* Makes entry i (at most s->n) exist and belong to this sequence alone; a shared page is copied. False:
  * no page left (the reservation is out on loan, or was never made). */

@@ -70,8 +70,10 @@ static int read_head_kv(struct reader *r, struct model_hparams *hp) {
     int64_t first = gguf_elem_i64(kv, 0);
     for (uint64_t i = 1; i < kv->count; i++)
         if (gguf_elem_i64(kv, i) != first)
-            return err_set(r->eb, ERR_UNSUPPORTED, "key '%s': layers with different numbers of KV "
-                           "heads are not supported", r->key);
+            return err_set(r->eb, ERR_UNSUPPORTED,
+                           "key '%s': layers with different numbers of KV "
+                           "heads are not supported",
+                           r->key);
     if (first < 1 || first > (int64_t)hp->n_head)
         return err_set(r->eb, ERR_INVALID, "key '%s': %lld KV heads", r->key, (long long)first);
     hp->n_head_kv = (uint32_t)first;
@@ -97,8 +99,10 @@ static int read_heads(struct reader *r, struct model_hparams *hp) {
     if (rv == 0)
         d_value = hp->n_embd / hp->n_head;
     if (d_value != hp->d_head)
-        return err_set(r->eb, ERR_UNSUPPORTED, "key length %u and value length %u differ: not "
-                       "supported", hp->d_head, d_value);
+        return err_set(r->eb, ERR_UNSUPPORTED,
+                       "key length %u and value length %u differ: not "
+                       "supported",
+                       hp->d_head, d_value);
     if (!has_key && hp->n_embd % hp->n_head != 0)
         return err_set(r->eb, ERR_INVALID, "embedding length %u is no multiple of %u heads",
                        hp->n_embd, hp->n_head);
@@ -116,8 +120,10 @@ static int read_rope_scaling(struct reader *r, struct model_hparams *hp) {
         return rv;
     bool none = gguf_str_is(type, "none");
     if (!none && !gguf_str_is(type, "linear"))
-        return err_set(r->eb, ERR_UNSUPPORTED, "key '%s': '%.*s' is not supported (none and linear "
-                       "are)", r->key, (int)MIN(type.len, (size_t)32), type.p);
+        return err_set(r->eb, ERR_UNSUPPORTED,
+                       "key '%s': '%.*s' is not supported (none and linear "
+                       "are)",
+                       r->key, (int)MIN(type.len, (size_t)32), type.p);
     float factor = 1;
     rv = gguf_get_f32(r->g, key_of(r, "rope.scaling.factor"), &factor, r->eb);
     if (rv == 0) /* the name before 2023 */
@@ -141,24 +147,39 @@ static int read_rope(struct reader *r, struct model_hparams *hp) {
     if (rv < 0)
         return rv;
     if (hp->n_rot != hp->d_head)
-        return err_set(r->eb, ERR_UNSUPPORTED, "key '%s': %u of %u dimensions rotated; only whole "
-                       "heads are supported", r->key, hp->n_rot, hp->d_head);
+        return err_set(r->eb, ERR_UNSUPPORTED,
+                       "key '%s': %u of %u dimensions rotated; only whole "
+                       "heads are supported",
+                       r->key, hp->n_rot, hp->d_head);
     return read_rope_scaling(r, hp);
 }
 
 /* Keys under "llama." that are read above, or that describe and change nothing. */
 static const char *const known_keys[] = {
-    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
-    "attention.head_count", "attention.head_count_kv", "attention.key_length",
-    "attention.value_length", "attention.layer_norm_rms_epsilon", "attention.scale",
-    "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
-    "rope.scaling.original_context_length", "rope.scaling.finetuned", "rope.scale_linear",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.scale",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "rope.scale_linear",
     "tensor_data_layout",
 };
 /* Keys that mean "off" when they are zero. */
 static const char *const zero_keys[] = {
-    "expert_count", "expert_used_count", "attention.sliding_window", "attn_logit_softcapping",
-    "final_logit_softcapping",
+    "expert_count",           "expert_used_count",       "attention.sliding_window",
+    "attn_logit_softcapping", "final_logit_softcapping",
 };
 
 static bool is_zero(const struct gguf_kv *kv) {

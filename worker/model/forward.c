@@ -30,25 +30,25 @@ struct fwd {
 
     /* One step. In numerics blas the rows that the exact kernels compute (decode) stand behind all
      * others, so that both kinds are one contiguous range. */
-    struct run *runs;         /* [max_seqs] */
-    struct attn_seq *attn;    /* [max_seqs] */
+    struct run *runs;           /* [max_seqs] */
+    struct attn_seq *attn;      /* [max_seqs] */
     const struct fwd_seq *seqs; /* of the caller */
-    atomic_bool *failed;      /* [max_seqs] a number of seqs[i] is not finite; any thread of the team */
+    atomic_bool *failed; /* [max_seqs] a number of seqs[i] is not finite; any thread of the team */
     uint32_t n_runs, n_rows;
-    uint32_t n_blas_rows;     /* first rows, those for OpenBLAS; 0 in numerics exact */
-    uint32_t *row_run;        /* [max_rows] index of the row's run */
-    uint32_t *row_pos;        /* [max_rows] */
-    uint32_t n_q, n_kv;       /* floats of a row of q, of k */
+    uint32_t n_blas_rows; /* first rows, those for OpenBLAS; 0 in numerics exact */
+    uint32_t *row_run;    /* [max_rows] index of the row's run */
+    uint32_t *row_pos;    /* [max_rows] */
+    uint32_t n_q, n_kv;   /* floats of a row of q, of k */
 
-    float *x;    /* [max_rows, n_embd] residual stream */
-    float *xn;   /* [max_rows, n_embd] normed, input of the products */
-    float *proj; /* [max_rows, n_embd] output of wo and w_down, to be added to x */
-    float *q;    /* [max_rows, n_head, d_head] */
-    float *k, *v; /* [max_rows, n_head_kv, d_head] */
-    float *att;  /* [max_rows, n_head, d_head] */
+    float *x;         /* [max_rows, n_embd] residual stream */
+    float *xn;        /* [max_rows, n_embd] normed, input of the products */
+    float *proj;      /* [max_rows, n_embd] output of wo and w_down, to be added to x */
+    float *q;         /* [max_rows, n_head, d_head] */
+    float *k, *v;     /* [max_rows, n_head_kv, d_head] */
+    float *att;       /* [max_rows, n_head, d_head] */
     float *gate, *up; /* [max_rows, n_ff] */
-    float *cs;   /* [max_rows, n_rot] cos and sin of the row's position */
-    float *head; /* [max_logit_rows, n_embd] normed rows of which logits are wanted */
+    float *cs;        /* [max_rows, n_rot] cos and sin of the row's position */
+    float *head;      /* [max_logit_rows, n_embd] normed rows of which logits are wanted */
 };
 
 /* Where the row-wise steps find what they need. */
@@ -83,8 +83,8 @@ static int alloc_buffers(struct fwd *f) {
     f->up = new_floats(n, hp->n_ff);
     f->cs = new_floats(n, hp->n_rot);
     f->head = new_floats(f->cfg.max_logit_rows, hp->n_embd);
-    bool ok = f->runs && f->attn && f->failed && f->row_run && f->row_pos && f->x && f->xn && f->proj && f->q &&
-              f->k && f->v && f->att && f->gate && f->up && f->cs && f->head;
+    bool ok = f->runs && f->attn && f->failed && f->row_run && f->row_pos && f->x && f->xn &&
+              f->proj && f->q && f->k && f->v && f->att && f->gate && f->up && f->cs && f->head;
     return ok ? 0 : ERR_NOMEM;
 }
 
@@ -496,7 +496,8 @@ static void check_logits(void *arg, size_t begin, size_t end, unsigned thread) {
 static void report(const struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
     for (uint32_t i = 0; i < n_seqs; i++)
         if (seqs[i].err)
-            *seqs[i].err = atomic_load_explicit(&f->failed[i], memory_order_relaxed) ? ERR_NUMERIC : 0;
+            *seqs[i].err =
+                atomic_load_explicit(&f->failed[i], memory_order_relaxed) ? ERR_NUMERIC : 0;
 }
 
 static void copy_hidden(const struct fwd *f) {

@@ -32,24 +32,25 @@ struct fwd_cfg {
 
 /* One sequence's run of consecutive new rows in this step. */
 struct fwd_seq {
-    const int32_t *tok;    /* [n_tok] */
-    uint32_t n_tok, pos0;  /* rows sit at positions pos0 .. pos0+n_tok-1 */
-    uint8_t *const *pages; /* pages[p / B] holds position p; only pages that get new rows are written */
+    const int32_t *tok;   /* [n_tok] */
+    uint32_t n_tok, pos0; /* rows sit at positions pos0 .. pos0+n_tok-1 */
+    uint8_t *const
+        *pages; /* pages[p / B] holds position p; only pages that get new rows are written */
     /* Logits of the last n_logits rows (0: none, n_tok: all). When the outputs of the step's sequences
      * lie one behind the other in memory, the head's weights are read once for all of them. */
     uint32_t n_logits;
-    float *logits;         /* out [n_logits, n_vocab]; may be NULL when n_logits is 0 */
-    float *hidden;         /* out [n_tok, n_embd] after the last layer, before the final norm; or NULL */
-    bool decode;           /* row of a generated token: numerics blas computes it by the exact kernels */
+    float *logits; /* out [n_logits, n_vocab]; may be NULL when n_logits is 0 */
+    float *hidden; /* out [n_tok, n_embd] after the last layer, before the final norm; or NULL */
+    bool decode;   /* row of a generated token: numerics blas computes it by the exact kernels */
     /* Out, or NULL: 0, or ERR_NUMERIC: K or V of a row is not finite in the page's dtype, or logits have
      * a NaN or no finite maximum. The rows' pages must not be shared, the logits not be sampled. */
     int *err;
 };
 
 struct fwd_stats {
-    uint64_t steps;       /* fwd_step() calls */
-    uint64_t rows;        /* rows computed through all layers */
-    uint64_t kv_rows;     /* K/V rows written: rows times layers */
+    uint64_t steps;   /* fwd_step() calls */
+    uint64_t rows;    /* rows computed through all layers */
+    uint64_t kv_rows; /* K/V rows written: rows times layers */
     uint64_t logit_rows;
 };
 

@@ -13,14 +13,14 @@
 #define MAX_ALIGNMENT (1u << 20)
 #define DEFAULT_ALIGNMENT 32u
 
-#define MIN_KV_BYTES (8 + 1 + 4 + 1)          /* key length, key, type, smallest value */
+#define MIN_KV_BYTES (8 + 1 + 4 + 1)         /* key length, key, type, smallest value */
 #define MIN_TENSOR_BYTES (8 + 1 + 4 + 4 + 8) /* name length, name, n_dims, type, offset */
 
 struct gguf {
     const uint8_t *bytes;
-    size_t len;       /* of bytes: at least the head */
+    size_t len; /* of bytes: at least the head */
     uint64_t file_len;
-    void *owned;      /* bytes, or NULL when they are the caller's */
+    void *owned; /* bytes, or NULL when they are the caller's */
     uint32_t version, alignment;
     struct gguf_kv *kv;
     struct gguf_tensor *tensor;
@@ -30,17 +30,17 @@ struct gguf {
 };
 
 static const struct gguf_tensor_type tensor_types[] = {
-    {0, "F32", 1, 4},        {1, "F16", 1, 2},        {2, "Q4_0", 32, 18},
-    {3, "Q4_1", 32, 20},     {6, "Q5_0", 32, 22},     {7, "Q5_1", 32, 24},
-    {8, "Q8_0", 32, 34},     {9, "Q8_1", 32, 36},     {10, "Q2_K", 256, 84},
-    {11, "Q3_K", 256, 110},  {12, "Q4_K", 256, 144},  {13, "Q5_K", 256, 176},
-    {14, "Q6_K", 256, 210},  {15, "Q8_K", 256, 292},  {16, "IQ2_XXS", 256, 66},
-    {17, "IQ2_XS", 256, 74}, {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},
-    {20, "IQ4_NL", 32, 18},  {21, "IQ3_S", 256, 110}, {22, "IQ2_S", 256, 82},
-    {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},       {25, "I16", 1, 2},
-    {26, "I32", 1, 4},       {27, "I64", 1, 8},       {28, "F64", 1, 8},
-    {29, "IQ1_M", 256, 56},  {30, "BF16", 1, 2},      {34, "TQ1_0", 256, 54},
-    {35, "TQ2_0", 256, 66},  {39, "MXFP4", 32, 17},
+    {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},
+    {3, "Q4_1", 32, 20},      {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},
+    {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 36},      {10, "Q2_K", 256, 84},
+    {11, "Q3_K", 256, 110},   {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210},   {15, "Q8_K", 256, 292},   {16, "IQ2_XXS", 256, 66},
+    {17, "IQ2_XS", 256, 74},  {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},
+    {20, "IQ4_NL", 32, 18},   {21, "IQ3_S", 256, 110},  {22, "IQ2_S", 256, 82},
+    {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
+    {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},
+    {29, "IQ1_M", 256, 56},   {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},
+    {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
 };
 
 const struct gguf_tensor_type *gguf_tensor_type(uint32_t id) {
@@ -130,8 +130,8 @@ static int read_value(struct wire_cur *c, struct gguf_kv *kv, struct errbuf *eb)
         type = wire_cur_u32(c);
         kv->count = wire_cur_u64(c);
         if (!c->err && kv->count > MAX_ARRAY_ITEMS)
-            return err_set(eb, ERR_CORRUPT, "key '%s': array of %llu elements",
-                           show(kv->key, name), (unsigned long long)kv->count);
+            return err_set(eb, ERR_CORRUPT, "key '%s': array of %llu elements", show(kv->key, name),
+                           (unsigned long long)kv->count);
     }
     if (c->err)
         return err_set(eb, ERR_CORRUPT, "key '%s': the file ends here", show(kv->key, name));
@@ -187,8 +187,8 @@ static int tensor_order(const void *a, const void *b, void *g) {
 
 /* Index in name order. Sorting rather than comparing all pairs: a hostile file cannot make it slow.
  * Sets *ret_dup to an entry whose twin stands beside it, or n. */
-static uint32_t *sorted_index(struct gguf *g, uint32_t n, int (*order)(const void *, const void *, void *),
-                              uint32_t *ret_dup) {
+static uint32_t *sorted_index(struct gguf *g, uint32_t n,
+                              int (*order)(const void *, const void *, void *), uint32_t *ret_dup) {
     uint32_t *idx = alloc_array(n, sizeof(*idx));
     if (!idx)
         return NULL;
@@ -222,8 +222,8 @@ static int read_file_keys(struct gguf *g, struct errbuf *eb) {
         return rv;
     uint32_t a = g->alignment;
     if (a < 8 || a > MAX_ALIGNMENT || (a & (a - 1)) != 0)
-        return err_set(eb, ERR_CORRUPT, "general.alignment %u is not a power of two from 8 to %u", a,
-                       MAX_ALIGNMENT);
+        return err_set(eb, ERR_CORRUPT, "general.alignment %u is not a power of two from 8 to %u",
+                       a, MAX_ALIGNMENT);
     uint32_t parts = 1, no = 0;
     rv = gguf_get_u32(g, "split.count", &parts, eb);
     if (rv >= 0)
@@ -299,8 +299,7 @@ static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
             return rv;
         if (off != next)
             return err_set(eb, ERR_CORRUPT, "tensor '%s': offset %llu, expected %llu",
-                           show(t->name, name), (unsigned long long)off,
-                           (unsigned long long)next);
+                           show(t->name, name), (unsigned long long)off, (unsigned long long)next);
         if (t->bytes > g->file_len || off > g->file_len)
             return err_set(eb, ERR_CORRUPT, "tensor '%s' is larger than the file; truncated?",
                            show(t->name, name));
@@ -339,8 +338,8 @@ static int parse(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
     return rv < 0 ? rv : 0;
 }
 
-int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len, bool *ret_short,
-                    struct errbuf *eb) {
+int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len,
+                    bool *ret_short, struct errbuf *eb) {
     CLEANUP(gguf_freep) struct gguf *g = calloc(1, sizeof(*g));
     *ret_short = false;
     if (!g)
@@ -381,7 +380,8 @@ void gguf_free(struct gguf *g) {
 }
 
 const uint8_t *gguf_head(const struct gguf *g, size_t *ret_len) {
-    *ret_len = MIN(g->data_off, g->len); /* a file without tensors may end before the padding does */
+    *ret_len =
+        MIN(g->data_off, g->len); /* a file without tensors may end before the padding does */
     return g->bytes;
 }
 

@@ -38,11 +38,11 @@ struct gguf_str {
 
 struct gguf_kv {
     struct gguf_str key;
-    enum gguf_type type;  /* of the value; of the elements when is_array */
+    enum gguf_type type; /* of the value; of the elements when is_array */
     bool is_array;
-    uint64_t count;       /* elements; 1 for a scalar */
-    const uint8_t *data;  /* first element, unaligned */
-    size_t bytes;         /* of all elements */
+    uint64_t count;      /* elements; 1 for a scalar */
+    const uint8_t *data; /* first element, unaligned */
+    size_t bytes;        /* of all elements */
 };
 
 #define GGUF_MAX_DIMS 4
@@ -60,11 +60,12 @@ struct gguf_tensor {
 /* Every tensor type that the format names, also those without kernels here. */
 struct gguf_tensor_type {
     uint32_t id;
-    const char *name;      /* "Q4_1" */
-    uint16_t block_items;  /* elements a block */
+    const char *name;     /* "Q4_1" */
+    uint16_t block_items; /* elements a block */
     uint16_t block_bytes;
 };
-const struct gguf_tensor_type *gguf_tensor_type(uint32_t id); /* NULL when the format has no such type */
+const struct gguf_tensor_type *
+gguf_tensor_type(uint32_t id); /* NULL when the format has no such type */
 
 struct gguf; /* opaque */
 
@@ -73,8 +74,8 @@ struct gguf; /* opaque */
 int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb);
 /* The first len bytes of a file of file_len; freed by gguf_free() when 0 is returned. On an error
  * *ret_short says whether more bytes could mend it. */
-int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len, bool *ret_short,
-                    struct errbuf *eb);
+int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len,
+                    bool *ret_short, struct errbuf *eb);
 /* A file's head; the file is closed again (gguf_file.h also reads its tensors). eb names it. */
 int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb);
 void gguf_free(struct gguf *g); /* NULL is a no-op */
@@ -111,7 +112,8 @@ int gguf_get_array(const struct gguf *g, const char *key, enum gguf_type elem,
 
 bool gguf_is_integer(enum gguf_type t); /* bool is none */
 /* Element i of a scalar or array; i < count and a fitting type are the caller's duty (CHECKed). */
-uint64_t gguf_elem_u64(const struct gguf_kv *kv, uint64_t i); /* integers and bool; negative: wraps */
+uint64_t gguf_elem_u64(const struct gguf_kv *kv,
+                       uint64_t i); /* integers and bool; negative: wraps */
 int64_t gguf_elem_i64(const struct gguf_kv *kv, uint64_t i);
 float gguf_elem_f32(const struct gguf_kv *kv, uint64_t i); /* F32 or F64 */
 

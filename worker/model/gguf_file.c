@@ -32,8 +32,8 @@ static struct gguf_file_id id_from_stat(const struct stat *st) {
 }
 
 bool gguf_file_id_equal(const struct gguf_file_id *a, const struct gguf_file_id *b) {
-    return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns &&
-           a->ctime_ns == b->ctime_ns;
+    return a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+           a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
 }
 
 int gguf_file_id_of(const char *path, struct gguf_file_id *ret) {
@@ -149,8 +149,8 @@ int gguf_file_read(struct gguf_file *f, const struct gguf_tensor *t, void *dst, 
 struct walk {
     struct gguf_file *f;
     const struct gguf_walk *w;
-    uint8_t *own;  /* as large as the largest tensor */
-    uint64_t off;  /* all before it went into the digest */
+    uint8_t *own;             /* as large as the largest tensor */
+    uint64_t off;             /* all before it went into the digest */
     uint8_t part[PART_BYTES]; /* what lies between tensors and behind the last one */
 };
 

@@ -38,7 +38,8 @@ int gguf_file_read(struct gguf_file *f, const struct gguf_tensor *t, void *dst, 
 
 /* All tensors in the file's order, each byte read once. */
 struct gguf_walk {
-    struct digest *digest; /* gets every byte of the file in order; NULL: nothing but tensors is read */
+    struct digest
+        *digest; /* gets every byte of the file in order; NULL: nothing but tensors is read */
     void *arg;
     /* Where tensor i goes: t->bytes of the caller's memory, or NULL for the walk's buffer. */
     int (*place)(void *arg, size_t i, uint8_t **ret, struct errbuf *eb);

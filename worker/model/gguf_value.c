@@ -140,7 +140,8 @@ int gguf_get_array(const struct gguf *g, const char *key, enum gguf_type elem,
         return 0;
     bool fits = kv->type == elem || (elem == GGUF_F32 && kv->type == GGUF_F64);
     if (!kv->is_array || !fits)
-        return wrong_type(key, elem == GGUF_STRING ? "an array of strings" : "an array of floats", eb);
+        return wrong_type(key, elem == GGUF_STRING ? "an array of strings" : "an array of floats",
+                          eb);
     *ret = kv;
     return 1;
 }
@@ -155,8 +156,8 @@ int gguf_get_int_array(const struct gguf *g, const char *key, int64_t least, int
     for (uint64_t i = 0; i < kv->count; i++) {
         int64_t v = gguf_elem_i64(kv, i);
         if (v < least || v > most || (kv->type == GGUF_U64 && v < 0))
-            return err_set(eb, ERR_INVALID, "key '%s': element %llu is out of range (%lld to %lld)", key,
-                           (unsigned long long)i, (long long)least, (long long)most);
+            return err_set(eb, ERR_INVALID, "key '%s': element %llu is out of range (%lld to %lld)",
+                           key, (unsigned long long)i, (long long)least, (long long)most);
     }
     *ret = kv;
     return 1;

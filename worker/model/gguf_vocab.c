@@ -17,14 +17,15 @@ static int read_name(const struct gguf *g, const char *key, char **ret, struct e
     return *ret ? 1 : err_set(eb, ERR_NOMEM, "%s", key);
 }
 
-static int read_strings(const struct gguf *g, const char *key, struct tok_str **ret, uint32_t *ret_n,
-                        struct errbuf *eb) {
+static int read_strings(const struct gguf *g, const char *key, struct tok_str **ret,
+                        uint32_t *ret_n, struct errbuf *eb) {
     const struct gguf_kv *kv;
     int rv = gguf_get_array(g, key, GGUF_STRING, &kv, eb);
     if (rv <= 0)
         return rv;
     if (kv->count > MAX_VOCAB)
-        return err_set(eb, ERR_TOOBIG, "key '%s': %llu entries", key, (unsigned long long)kv->count);
+        return err_set(eb, ERR_TOOBIG, "key '%s': %llu entries", key,
+                       (unsigned long long)kv->count);
     struct tok_str *v = alloc_array((size_t)kv->count, sizeof(*v));
     if (!v)
         return err_set(eb, ERR_NOMEM, "%s", key);
@@ -98,8 +99,8 @@ static int read_ids(struct tokenizer_src *s, const struct gguf *g, struct errbuf
         if (id == -1 || id == UINT32_MAX) /* converters write either for "none" */
             continue;
         if (id < 0 || id >= (int64_t)s->n_tokens)
-            return err_set(eb, ERR_INVALID, "key '%s': id %lld of %u tokens", ids[i].key, (long long)id,
-                           s->n_tokens);
+            return err_set(eb, ERR_INVALID, "key '%s': id %lld of %u tokens", ids[i].key,
+                           (long long)id, s->n_tokens);
         *ids[i].ret = (int32_t)id;
     }
     return 0;

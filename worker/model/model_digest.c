@@ -38,7 +38,8 @@ static bool cache_path(const struct model_digest_cfg *cfg, const char *dir, char
     return n > 0 && (size_t)n < cap;
 }
 
-static bool read_line(const struct model_digest_cfg *cfg, const char *path, uint8_t ret[DIGEST_BYTES]) {
+static bool read_line(const struct model_digest_cfg *cfg, const char *path,
+                      uint8_t ret[DIGEST_BYTES]) {
     char want[256], have[512];
     int n = format_line(want, sizeof(want), &cfg->id);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);

@@ -12,7 +12,8 @@
 #include "worker/model/gguf_file.h"
 
 struct model_digest_cfg {
-    struct gguf_file_id id; /* the caller sees to it that the file stays this one while it is read */
+    struct gguf_file_id
+        id; /* the caller sees to it that the file stays this one while it is read */
     /* NULL: $XDG_CACHE_HOME/incipit, else ~/.cache/incipit; "": remember nothing. */
     const char *cache_dir;
     uint64_t now_ns; /* wall time, before the file was opened */

@@ -25,7 +25,8 @@ struct want {
     uint32_t n_in, n_out; /* n_out 1: a vector */
     bool optional;
     const float **vector;
-    struct packed_mat **matrix; /* of an embedding: the head that is made of the same rows, or NULL */
+    struct packed_mat *
+        *matrix; /* of an embedding: the head that is made of the same rows, or NULL */
 };
 
 /* While the tensors of a file are bound to a model. */
@@ -126,19 +127,24 @@ static int want_all(struct binder *b, struct errbuf *eb) {
 static int unsupported_type(const struct want *w, const struct gguf_tensor *t, struct errbuf *eb) {
     const struct gguf_tensor_type *ty = gguf_tensor_type(t->type);
     if (w->kind == WANT_VECTOR)
-        return err_set(eb, ERR_UNSUPPORTED, "tensor '%s': weights of type %s are not supported here "
-                       "(F32 is)", w->name, ty ? ty->name : "?");
-    return err_set(eb, ERR_UNSUPPORTED, "tensor '%s': weights of type %s are not supported; known: F32, "
-                   "F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1", w->name, ty ? ty->name : "?");
+        return err_set(eb, ERR_UNSUPPORTED,
+                       "tensor '%s': weights of type %s are not supported here "
+                       "(F32 is)",
+                       w->name, ty ? ty->name : "?");
+    return err_set(eb, ERR_UNSUPPORTED,
+                   "tensor '%s': weights of type %s are not supported; known: F32, "
+                   "F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1",
+                   w->name, ty ? ty->name : "?");
 }
 
 static int check_tensor(const struct want *w, const struct gguf_tensor *t, struct errbuf *eb) {
     bool fits = t->ne[0] == w->n_in && t->ne[1] == w->n_out && t->ne[2] == 1 && t->ne[3] == 1;
     if (!fits)
         return err_set(eb, ERR_INVALID,
-                       "tensor '%s' has the shape [%llu, %llu, %llu, %llu], expected [%u, %u]", w->name,
-                       (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
-                       (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], w->n_in, w->n_out);
+                       "tensor '%s' has the shape [%llu, %llu, %llu, %llu], expected [%u, %u]",
+                       w->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
+                       (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], w->n_in,
+                       w->n_out);
     bool known = w->kind == WANT_VECTOR ? t->type == QUANT_F32 : quant_type_find(t->type) != NULL;
     return known ? 0 : unsupported_type(w, t, eb);
 }
@@ -380,8 +386,8 @@ bool model_file_changed(const struct model *m) {
     return gguf_file_id_of(m->path, &now) < 0 || !gguf_file_id_equal(&now, &m->file);
 }
 
-int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok, enum kv_dtype t,
-                    struct errbuf *eb) {
+int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok,
+                    enum kv_dtype t, struct errbuf *eb) {
     const struct kv_layout_cfg c = {.n_layer = m->hp.n_layer,
                                     .n_kv_head = m->hp.n_head_kv,
                                     .d_head = m->hp.d_head,

@@ -24,8 +24,8 @@ struct rope;
 int kv_dtype_parse(const char *name, enum kv_dtype *ret);
 
 struct model_hparams {
-    char arch[32];   /* general.architecture */
-    char name[128];  /* general.name, "" when absent; not NUL in between, cut to fit */
+    char arch[32];           /* general.architecture */
+    char name[128];          /* general.name, "" when absent; not NUL in between, cut to fit */
     uint32_t n_vocab, n_ctx; /* n_ctx: trained context length */
     uint32_t n_layer, n_embd, n_ff;
     uint32_t n_head, n_head_kv, d_head; /* n_head is a multiple of n_head_kv */
@@ -55,9 +55,9 @@ struct model {
     struct gguf_file_id file; /* what was loaded */
 
     const struct quant_type *embd_type;
-    const uint8_t *embd;        /* [n_vocab, n_embd] in the file's form, in weights */
-    const float *output_norm;   /* [n_embd] */
-    struct packed_mat *output;  /* n_embd -> n_vocab; packed from token_embd when tied */
+    const uint8_t *embd;       /* [n_vocab, n_embd] in the file's form, in weights */
+    const float *output_norm;  /* [n_embd] */
+    struct packed_mat *output; /* n_embd -> n_vocab; packed from token_embd when tied */
     struct rope *rope;
     struct model_layer *layers; /* [n_layer] */
     float *vectors;             /* all norm weights: aligned copies */
@@ -89,8 +89,8 @@ void model_free(struct model *m); /* NULL is a no-op */
 bool model_file_changed(const struct model *m);
 
 /* A KV page of block_tok positions. Errors: kv_layout_init(). */
-int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok, enum kv_dtype t,
-                    struct errbuf *eb);
+int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok,
+                    enum kv_dtype t, struct errbuf *eb);
 /* Its page_bytes. */
 static inline size_t model_page_bytes(const struct model *m, uint32_t block_tok, enum kv_dtype t) {
     return 2 * m->hp.n_layer * kv_run_bytes(t, m->hp.n_head_kv, m->hp.d_head, block_tok);

@@ -119,7 +119,8 @@ static void probs8(const float *logits, uint32_t m, float max, double inv_t, dou
         ret[j] = z[j] > Z_MIN ? ret[j] : 0.0;
 }
 
-static uint32_t collect(struct sampler *s, const struct sample_params *p, const float *logits, float max) {
+static uint32_t collect(struct sampler *s, const struct sample_params *p, const float *logits,
+                        float max) {
     double inv_t = 1.0 / (double)p->temperature, q[8], min_p = (double)p->min_p;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_vocab; i += 8) {
@@ -166,7 +167,8 @@ static uint32_t narrow(struct cand *c, uint32_t n, uint32_t k, double mass) {
 }
 
 /* Applies top-k and top-p. Kept are cand[*ret_n - kept .. *ret_n), likeliest last, or all n as they are. */
-static uint32_t filter(struct sampler *s, const struct sample_params *p, uint32_t n, uint32_t *ret_n) {
+static uint32_t filter(struct sampler *s, const struct sample_params *p, uint32_t n,
+                       uint32_t *ret_n) {
     bool by_p = p->top_p < 1.0f, by_k = p->top_k && p->top_k < n;
     uint32_t k = by_k ? p->top_k : n;
     *ret_n = n;

@@ -14,8 +14,8 @@ static void add(struct batch_plan *p, struct batch_cand *c, uint32_t n_rows, uin
     p->n_logits += n_logits;
 }
 
-static void add_decodes(const struct batch_limits *lim, struct batch_plan *p, struct batch_cand *cands,
-                        uint32_t n, uint32_t rr) {
+static void add_decodes(const struct batch_limits *lim, struct batch_plan *p,
+                        struct batch_cand *cands, uint32_t n, uint32_t rr) {
     for (uint32_t k = 0; k < n && !is_full(lim, p); k++) {
         uint32_t i = (rr + k) % n;
         if (!cands[i].decode)
@@ -65,12 +65,13 @@ static void share_rows(struct batch_cand *cands, uint32_t n, uint32_t budget) {
     oldest->n_rows += MIN(oldest->n_left - oldest->n_rows, budget);
 }
 
-static void add_prefills(const struct batch_limits *lim, struct batch_plan *p, struct batch_cand *cands,
-                         uint32_t n) {
+static void add_prefills(const struct batch_limits *lim, struct batch_plan *p,
+                         struct batch_cand *cands, uint32_t n) {
     share_rows(cands, n, MIN(lim->max_rows - p->n_rows, lim->max_prefill_rows));
     for (uint32_t i = 0; i < n; i++) {
         struct batch_cand *c = &cands[i];
-        uint32_t rows = is_prefill(c) ? c->n_rows : 0, logit_room = lim->max_logit_rows - p->n_logits;
+        uint32_t rows = is_prefill(c) ? c->n_rows : 0,
+                 logit_room = lim->max_logit_rows - p->n_logits;
         if (c->decode)
             continue;
         c->n_rows = 0;

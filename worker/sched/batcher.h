@@ -14,8 +14,9 @@
 
 struct batch_limits {
     uint32_t max_rows; /* of one step */
-    uint32_t max_prefill_rows; /* of prompts in it: bounds how long the step keeps decodes waiting */
-    uint32_t max_seqs; /* in one step */
+    uint32_t
+        max_prefill_rows;    /* of prompts in it: bounds how long the step keeps decodes waiting */
+    uint32_t max_seqs;       /* in one step */
     uint32_t max_logit_rows; /* rows with logits in one step */
 };
 

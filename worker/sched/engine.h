@@ -30,7 +30,7 @@ struct engine_fwd {
     int (*step)(void *ctx, const struct fwd_seq *seqs, uint32_t n_seqs);
     void *ctx;
     uint32_t n_vocab;
-    size_t page_bytes; /* one KV block: n_ranges ranges, one a layer */
+    size_t page_bytes;           /* one KV block: n_ranges ranges, one a layer */
     const uint32_t *range_sizes; /* [n_ranges] */
     uint32_t n_ranges;
     bool decode_private; /* numerics blas: pages with a decoded row are neither indexed nor put */
@@ -38,22 +38,23 @@ struct engine_fwd {
 
 struct engine_cfg {
     struct uv_loop_s *loop;
-    struct loop_work *work; /* pool for tokenizing, ids and checksums; outlives the engine */
+    struct loop_work *work;      /* pool for tokenizing, ids and checksums; outlives the engine */
     struct loop_work *work_long; /* the same for texts that take a while; NULL: work */
     const struct clock *clk;
     const struct tokenizer *tok;
     struct engine_fwd fwd;
     uint8_t namespace_digest[DIGEST_BYTES];
-    uint32_t block_tok;  /* B */
-    uint32_t max_ctx;    /* prompt + generated tokens of one request */
-    uint32_t max_seqs;   /* sequences in one step */
-    uint32_t chunk_tok;  /* rows in one step; at least max_seqs */
-    uint32_t chunk_ms;   /* what prompts' rows in one step may take beside decodes, as measured; 0: any time */
+    uint32_t block_tok; /* B */
+    uint32_t max_ctx;   /* prompt + generated tokens of one request */
+    uint32_t max_seqs;  /* sequences in one step */
+    uint32_t chunk_tok; /* rows in one step; at least max_seqs */
+    uint32_t
+        chunk_ms; /* what prompts' rows in one step may take beside decodes, as measured; 0: any time */
     uint32_t max_logit_rows; /* rows with logits in one step; at least max_seqs */
-    uint32_t max_queue;  /* accepted requests beyond max_seqs; more are ERR_BUSY */
+    uint32_t max_queue;      /* accepted requests beyond max_seqs; more are ERR_BUSY */
     uint32_t n_pages;
     enum fetch_mode fetch;
-    struct kv_remote *remote; /* NULL: no cache service; outlives the engine */
+    struct kv_remote *remote;  /* NULL: no cache service; outlives the engine */
     uint32_t put_queue_blocks; /* pages that may wait for a put; 0: nothing is put */
     /* Loop thread, once: the first forward pass is through (weights are in memory, rates measured), or at
      * once where there is none. May be NULL. */

@@ -26,7 +26,7 @@ struct engine {
     struct list in_seqs, in_puts;   /* to the engine: gen_seq.in.link, put_job.link */
     struct list out_seqs, out_puts; /* to the loop: gen_seq.out.link, put_job.link */
     struct prefix_rates fetch_news; /* of fetches, moved into rates */
-    uint64_t audit_until_ns; /* engine_cache_is_back() */
+    uint64_t audit_until_ns;        /* engine_cache_is_back() */
     bool stop;
 
     /* engine thread */
@@ -36,16 +36,17 @@ struct engine {
     struct digest *digest;
     struct prefix_rates rates;
     struct list waiting; /* for pages; in order of arrival */
-    struct list active;  /* admitted, in order of arrival; DONE ones whose pages are still out, too */
-    struct list released; /* over; posted at the end of the round */
-    uint32_t n_admitted; /* active and not DONE */
-    uint32_t n_running;  /* PREFILL and DECODE */
-    uint32_t n_waiting;  /* in waiting */
-    bool pages_short;    /* the first in line does not get its pages */
+    struct list
+        active; /* admitted, in order of arrival; DONE ones whose pages are still out, too */
+    struct list released;  /* over; posted at the end of the round */
+    uint32_t n_admitted;   /* active and not DONE */
+    uint32_t n_running;    /* PREFILL and DECODE */
+    uint32_t n_waiting;    /* in waiting */
+    bool pages_short;      /* the first in line does not get its pages */
     double decode_step_ns; /* moving average of steps without prompts; 0: unknown */
     uint32_t rr;
     struct batch_limits limits;
-    float *logits;            /* [max_logit_rows, n_vocab] */
+    float *logits;             /* [max_logit_rows, n_vocab] */
     struct gen_seq **runnable; /* [max_seqs] */
     struct batch_cand *cand;   /* [max_seqs] */
     struct fwd_seq *fseq;      /* [max_seqs] */
@@ -53,18 +54,20 @@ struct engine {
     struct put_job *put_jobs;  /* [n_put_jobs] */
     struct list put_free;
     uint32_t n_put_jobs, n_put_blocks; /* blocks in jobs that are out */
-    uint64_t audit_ns; /* a copy of audit_until_ns */
-    bool loop_news; /* something was put into out_*: poke the loop */
+    uint64_t audit_ns;                 /* a copy of audit_until_ns */
+    bool loop_news;                    /* something was put into out_*: poke the loop */
 };
 
 /* --- engine_thread.c, called by the engine thread --- */
 /* Wakes the loop if something was posted since the last poke. */
 void engine_poke_loop(struct engine *e);
 /* Queues s for the loop with what fill() sets in s->out, under the lock. */
-void engine_post(struct engine *e, struct gen_seq *s, void (*fill)(struct gen_seq *s, void *arg), void *arg);
+void engine_post(struct engine *e, struct gen_seq *s, void (*fill)(struct gen_seq *s, void *arg),
+                 void *arg);
 
 /* --- engine_step.c --- */
-int engine_core_init(struct engine *e, struct errbuf *eb); /* memory; loop thread, before the thread starts */
+int engine_core_init(struct engine *e,
+                     struct errbuf *eb); /* memory; loop thread, before the thread starts */
 void engine_core_fini(struct engine *e);
 void engine_run(struct engine *e); /* the thread's body */
 

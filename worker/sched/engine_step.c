@@ -26,9 +26,8 @@ int engine_core_init(struct engine *e, struct errbuf *eb) {
     list_init(&e->waiting);
     list_init(&e->active);
     list_init(&e->released);
-    e->limits = (struct batch_limits){.max_rows = c->chunk_tok,
-                                      .max_seqs = c->max_seqs,
-                                      .max_logit_rows = c->max_logit_rows};
+    e->limits = (struct batch_limits){
+        .max_rows = c->chunk_tok, .max_seqs = c->max_seqs, .max_logit_rows = c->max_logit_rows};
     int rv = page_pool_new(&e->pool, c->n_pages, c->fwd.page_bytes, eb);
     if (rv < 0)
         return rv;
@@ -233,8 +232,10 @@ static void admit(struct engine *e, struct gen_seq *s) {
         return;
     }
     if (e->cfg.remote && s->pages.n && now_ns(e) < e->audit_ns)
-        start_lookup(e, s); /* nobody waits for it: does the service still have what is owned here? */
-    else if (e->cfg.remote && s->pages.n) /* served from own pages: keep it hot at the service, too */
+        start_lookup(e,
+                     s); /* nobody waits for it: does the service still have what is owned here? */
+    else if (e->cfg.remote &&
+             s->pages.n) /* served from own pages: keep it hot at the service, too */
         engine_post(e, s, fill_touch, NULL);
     become_ready(s);
 }
@@ -288,7 +289,8 @@ static void on_lookup_done(struct engine *e, struct gen_seq *s, int rv, uint32_t
     uint32_t have = s->pages.n, B = e->cfg.block_tok;
     uint32_t n = rv == 0 && n_prefix > have ? MIN(n_prefix, s->n_lookup) - have : 0;
     METRIC_ADD(e->cfg.met, lookup_resident_total, n);
-    if (n && !prefix_decide_fetch(e->cfg.fetch, &e->rates, (uint64_t)n * e->cfg.fwd.page_bytes, n * B)) {
+    if (n &&
+        !prefix_decide_fetch(e->cfg.fetch, &e->rates, (uint64_t)n * e->cfg.fwd.page_bytes, n * B)) {
         METRIC_INC(e->cfg.met, fetch_declined_total);
         n = 0;
     }
@@ -310,7 +312,8 @@ static void absorb(struct engine *e, struct gen_seq *s) {
     if (!gen_seq_absorb(s, e->index, e->cfg.block_tok))
         return;
     if (s->f_gap && s->op_active && !s->op_canceled)
-        METRIC_INC(e->cfg.met, fetch_failed_total); /* what is canceled for it is not counted again */
+        METRIC_INC(e->cfg.met,
+                   fetch_failed_total); /* what is canceled for it is not counted again */
     op_cancel(e, s, was_silent(s));
     if (sm_at(&s->sm) == SEQ_FETCH)
         become_ready(s);
@@ -467,8 +470,8 @@ static uint32_t gather(struct engine *e) {
 }
 
 /* One sequence's part of the step; false when its pages are still out on loan to a fetch. */
-static bool add_to_step(struct engine *e, struct gen_seq *s, const struct batch_cand *c, uint32_t at,
-                        float *logits) {
+static bool add_to_step(struct engine *e, struct gen_seq *s, const struct batch_cand *c,
+                        uint32_t at, float *logits) {
     uint32_t rows = gen_seq_writable(s, c->n_rows, e->cfg.block_tok);
     if (rows < c->n_rows)
         op_cancel(e, s, true); /* what it still holds is needed to compute */
@@ -497,7 +500,7 @@ static void after_rows(struct engine *e, struct gen_seq *s) {
     if (n_full <= s->n_named)
         return;
     if (n_full > n_prompt_full && e->cfg.fwd.decode_private)
-        n_full = n_prompt_full; /* a page with a decoded row stays private */
+        n_full = n_prompt_full;   /* a page with a decoded row stays private */
     if (n_full > n_prompt_full) { /* ids of the prompt's blocks are there already */
         const struct block_chain_cfg bc = {
             .namespace_digest = e->cfg.namespace_digest,
@@ -541,7 +544,8 @@ static void after_step(struct engine *e, struct gen_seq *s, const struct fwd_seq
     s->pos += f->n_tok;
     after_rows(e, s);
     if (prefill && s->op_active && s->f_n)
-        absorb(e, s); /* a block that came out of order may follow now, or all of them are overtaken */
+        absorb(e,
+               s); /* a block that came out of order may follow now, or all of them are overtaken */
     if (!f->n_logits)
         return;
     if (prefill && s->p->pub.prompt_logprobs)
@@ -555,8 +559,7 @@ static void after_step(struct engine *e, struct gen_seq *s, const struct fwd_seq
     s->last_tok_ns = now;
     const float *last = f->logits + (size_t)(f->n_logits - 1) * e->cfg.fwd.n_vocab;
     uint32_t n_before = s->n_out;
-    enum finish_reason why =
-        gen_seq_accept(s, e->cfg.tok, e->sampler, last, e->cfg.fwd.n_vocab);
+    enum finish_reason why = gen_seq_accept(s, e->cfg.tok, e->sampler, last, e->cfg.fwd.n_vocab);
     METRIC_ADD(e->cfg.met, generation_tokens_total, s->n_out - n_before);
     if (why != FINISH_NONE)
         finish(e, s, why);

@@ -54,7 +54,8 @@ static struct seq_mail_in *mail_to_engine(struct gen_seq *s) {
 }
 
 /* The loop is not woken here but at two places of a round: many posts of one step cost one wake-up. */
-void engine_post(struct engine *e, struct gen_seq *s, void (*fill)(struct gen_seq *s, void *arg), void *arg) {
+void engine_post(struct engine *e, struct gen_seq *s, void (*fill)(struct gen_seq *s, void *arg),
+                 void *arg) {
     pthread_mutex_lock(&e->lock);
     fill(s, arg);
     if (!s->out.queued) {
@@ -134,7 +135,8 @@ static void start_lookup(struct gen_seq *s, uint32_t have, uint32_t deadline_ms)
     s->op.on_end = on_fetch_end;
     s->op.traceparent = s->traceparent[0] ? s->traceparent : NULL;
     struct worker_metrics *m = s->e->cfg.met;
-    int rv = prefix_lookup_start(&s->op, s->e->cfg.remote, s->chain->ids, s->n_lookup, have, deadline_ms);
+    int rv = prefix_lookup_start(&s->op, s->e->cfg.remote, s->chain->ids, s->n_lookup, have,
+                                 deadline_ms);
     if (rv < 0) { /* never sent: no lookup, and none that failed */
         METRIC_INC(m, lookup_unsent_total);
         answer_lookup(s, rv, 0, s->n_lookup);
@@ -216,7 +218,8 @@ static void handle_seq(struct engine *e, struct gen_seq *s, const struct seq_mai
     if (m->done)
         seq_done(s, m->why);
     if (m->released) { /* the engine's last word: it has no pointer to s any more */
-        prefix_fetch_release(&s->op, 0); /* if it still has one: canceled between lookup and fetch */
+        prefix_fetch_release(&s->op,
+                             0); /* if it still has one: canceled between lookup and fetch */
         pthread_mutex_lock(&e->lock);
         if (s->in.queued) /* a cancel that came too late */
             list_remove(&s->in.link);
@@ -233,8 +236,8 @@ static void on_async(uv_async_t *h) {
     while ((l = list_pop_front(&e->out_seqs))) {
         struct gen_seq *s = CONTAINER_OF(l, struct gen_seq, out.link);
         struct seq_mail_out m = s->out;
-        s->out.queued = s->out.lookup = s->out.fetch = s->out.cancel = s->out.give_lease = s->out.touch =
-            s->out.done = s->out.released = false;
+        s->out.queued = s->out.lookup = s->out.fetch = s->out.cancel = s->out.give_lease =
+            s->out.touch = s->out.done = s->out.released = false;
         pthread_mutex_unlock(&e->lock);
         handle_seq(e, s, &m);
         pthread_mutex_lock(&e->lock);
@@ -447,7 +450,7 @@ void engine_close(struct engine *e, void (*cb)(void *data), void *data) {
     l->close_cb = cb;
     l->close_data = data;
     LIST_FOREACH(&l->seqs, it)
-        cancel_seq(LIST_ENTRY(it, struct gen_seq, loop_link));
+    cancel_seq(LIST_ENTRY(it, struct gen_seq, loop_link));
     if (e->cfg.remote) {
         prefix_put_close(&l->put);
         prefix_touch_close(&l->touch);
@@ -456,7 +459,8 @@ void engine_close(struct engine *e, void (*cb)(void *data), void *data) {
 }
 
 uint64_t engine_heartbeat_ns(const struct engine *e) {
-    return atomic_load_explicit(&((struct engine *)(uintptr_t)e)->heartbeat_ns, memory_order_relaxed);
+    return atomic_load_explicit(&((struct engine *)(uintptr_t)e)->heartbeat_ns,
+                                memory_order_relaxed);
 }
 
 bool engine_is_hung(const struct engine *e, uint64_t limit_ms) {
@@ -478,8 +482,8 @@ static void *thread_main(void *arg) {
 }
 
 static int check_cfg(const struct engine_cfg *c, struct errbuf *eb) {
-    if (!c->block_tok || c->block_tok > 1024 || !c->max_seqs || !c->max_ctx || c->chunk_tok < c->max_seqs ||
-        c->max_logit_rows < c->max_seqs)
+    if (!c->block_tok || c->block_tok > 1024 || !c->max_seqs || !c->max_ctx ||
+        c->chunk_tok < c->max_seqs || c->max_logit_rows < c->max_seqs)
         return err_set(eb, ERR_INVALID, "engine: limits do not fit each other");
     return 0;
 }
@@ -502,7 +506,8 @@ static void init_loop_part(struct engine *e, struct engine_loop *l) {
     list_init(&l->seqs);
     if (!e->cfg.remote)
         return;
-    prefix_put_init(&l->put, e->cfg.remote, e->cfg.work, e->cfg.fwd.range_sizes, e->cfg.fwd.n_ranges);
+    prefix_put_init(&l->put, e->cfg.remote, e->cfg.work, e->cfg.fwd.range_sizes,
+                    e->cfg.fwd.n_ranges);
     l->put.on_done = on_put_done;
     l->put.arg = e;
     prefix_touch_init(&l->touch, e->cfg.remote);

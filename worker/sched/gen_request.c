@@ -42,8 +42,9 @@ static int check_ids(struct gen_request *r, const struct gen_prepare_cfg *cfg) {
         return err_set(&r->eb, ERR_INVALID, "the prompt is empty");
     for (size_t i = 0; i < ids->n; i++)
         if (ids->id[i] < 0 || (uint32_t)ids->id[i] >= cfg->n_vocab)
-            return err_set(&r->eb, ERR_INVALID, "token id %d at position %zu is outside the vocabulary",
-                           (int)ids->id[i], i);
+            return err_set(&r->eb, ERR_INVALID,
+                           "token id %d at position %zu is outside the vocabulary", (int)ids->id[i],
+                           i);
     return 0;
 }
 
@@ -58,9 +59,11 @@ static int take_prompt(struct gen_request *r, const struct gen_prepare_cfg *cfg)
     if (r->n_parts) {
         ids->max = count_limit(cfg);
         int rv = tokenizer_encode(cfg->tok, r->parts, r->n_parts, r->add_bos, ids, &r->eb);
-        return rv == ERR_TOOBIG ? err_set(&r->eb, rv, "the prompt has more than %zu tokens; the context limit is %u",
-                                          ids->max, cfg->max_ctx)
-                                : rv;
+        return rv == ERR_TOOBIG
+                   ? err_set(&r->eb, rv,
+                             "the prompt has more than %zu tokens; the context limit is %u",
+                             ids->max, cfg->max_ctx)
+                   : rv;
     }
     for (size_t i = 0; i < r->n_ids; i++)
         if (tok_ids_push(ids, r->ids[i]) < 0) /* no max: they are there already */
@@ -80,9 +83,10 @@ static int check_length(struct gen_request *r, const struct gen_prepare_cfg *cfg
         limit = MIN(limit, pool_tok);
     size_t want = r->max_tokens_set ? r->max_tokens : 1;
     if (n + want > limit)
-        return err_set(&r->eb, ERR_TOOBIG,
-                       "the prompt has %zu tokens and %zu more are asked for; the context limit is %zu", n,
-                       want, limit);
+        return err_set(
+            &r->eb, ERR_TOOBIG,
+            "the prompt has %zu tokens and %zu more are asked for; the context limit is %zu", n,
+            want, limit);
     p->max_new = (uint32_t)(r->max_tokens_set ? want : limit - n);
     return 0;
 }

@@ -21,7 +21,8 @@
 
 struct gen_seq;
 
-#define GEN_LONG_TEXT_BYTES ((size_t)64 << 10) /* tokenized in a thread of their own: beyond some 30 ms */
+#define GEN_LONG_TEXT_BYTES                                                                        \
+    ((size_t)64 << 10) /* tokenized in a thread of their own: beyond some 30 ms */
 
 enum finish_reason {
     FINISH_NONE = 0,
@@ -74,11 +75,11 @@ struct gen_request {
     bool ignore_eog;     /* keep generating past end-of-generation tokens (benchmarks) */
     struct stop_str stop[STOP_MAX_STRINGS];
     uint32_t n_stop;
-    bool logprobs;            /* fill gen_token.lp */
-    uint32_t n_top;           /* top_logprobs, 0..SAMPLE_MAX_TOP */
-    bool prompt_logprobs;     /* echo with logprobs: every prompt row is computed, nothing is reused */
-    bool debug_logits;        /* fill usage.logits_digest */
-    const uint8_t *salt;      /* [32] the tenant's, or NULL: public */
+    bool logprobs;        /* fill gen_token.lp */
+    uint32_t n_top;       /* top_logprobs, 0..SAMPLE_MAX_TOP */
+    bool prompt_logprobs; /* echo with logprobs: every prompt row is computed, nothing is reused */
+    bool debug_logits;    /* fill usage.logits_digest */
+    const uint8_t *salt;  /* [32] the tenant's, or NULL: public */
     uint32_t n_public_blocks; /* blocks below this index take the public salt in any case */
     char trace_id[56];        /* W3C traceparent, "" when there is none */
 
@@ -93,9 +94,10 @@ struct gen_request {
     int err; /* with FINISH_ERROR: ERR_TOOBIG (context), ERR_INVALID, ... */
     struct errbuf eb;
     struct gen_usage usage;
-    const int32_t *prompt;              /* [usage.n_prompt] token ids; set once tokenized */
-    const struct gen_logprob *prompt_lp; /* [n_prompt] with prompt_logprobs; entry 0 is meaningless */
-    const struct gen_token *out;        /* [usage.n_completion] */
+    const int32_t *prompt; /* [usage.n_prompt] token ids; set once tokenized */
+    const struct gen_logprob
+        *prompt_lp;              /* [n_prompt] with prompt_logprobs; entry 0 is meaningless */
+    const struct gen_token *out; /* [usage.n_completion] */
 
     struct gen_seq *seq; /* the engine's */
 };

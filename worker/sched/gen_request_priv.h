@@ -13,10 +13,10 @@ struct gen_request_priv {
     struct gen_token *tok;  /* [max_new] */
     char *text;             /* what the tokens' text points into */
     size_t text_len, text_cap;
-    struct sample_logprob *top;    /* [max_new, n_top] */
-    struct gen_logprob *prompt_lp; /* [n_prompt] */
+    struct sample_logprob *top;        /* [max_new, n_top] */
+    struct gen_logprob *prompt_lp;     /* [n_prompt] */
     struct sample_logprob *prompt_top; /* [n_prompt, n_top] */
-    struct kv_chain *chain; /* one reference, taken over by the sequence */
+    struct kv_chain *chain;            /* one reference, taken over by the sequence */
 };
 
 static inline struct gen_request_priv *gen_request_priv(struct gen_request *r) {

@@ -19,8 +19,8 @@ uint32_t gen_seq_need_pages(const struct gen_seq *s, uint32_t block_tok) {
     return (rows + block_tok - 1) / block_tok;
 }
 
-int gen_seq_init(struct gen_seq *s, struct gen_request_priv *p, struct page_pool *pool, size_t page_bytes,
-                 uint32_t block_tok, size_t max_piece) {
+int gen_seq_init(struct gen_seq *s, struct gen_request_priv *p, struct page_pool *pool,
+                 size_t page_bytes, uint32_t block_tok, size_t max_piece) {
     s->p = p;
     s->chain = kv_chain_ref(p->chain);
     s->n_prompt = (uint32_t)p->ids.n;
@@ -70,7 +70,8 @@ bool gen_seq_admit(struct gen_seq *s, const struct page_index *x, uint32_t block
 /* Only between blocks and while no fetch has pages on loan: a page that is half written, or lent, is this
  * sequence's own and must not be replaced by another's of the same id. */
 uint32_t gen_seq_adopt_more(struct gen_seq *s, const struct page_index *x, uint32_t block_tok) {
-    if (s->op_active || s->p->pub.prompt_logprobs || s->pos % block_tok || s->pages.n != s->pos / block_tok)
+    if (s->op_active || s->p->pub.prompt_logprobs || s->pos % block_tok ||
+        s->pages.n != s->pos / block_tok)
         return 0;
     uint32_t rows = block_tok * seq_pages_adopt(&s->pages, x, s->chain->ids, s->n_lookup);
     s->pos += rows;
@@ -122,7 +123,7 @@ bool gen_seq_absorb(struct gen_seq *s, struct page_index *x, uint32_t block_tok)
     for (; !s->f_gap && s->f_next < s->f_first + s->f_n; s->f_next++) {
         uint32_t b = s->f_next, i = b - s->f_first;
         if ((b + 1) * block_tok <= s->pos)
-            continue; /* computed before it came */
+            continue;                           /* computed before it came */
         s->f_gap = s->f_status[i] == BLOCK_BAD; /* ends the run, whatever stands behind it */
         if (s->f_gap)
             return true;
@@ -150,15 +151,15 @@ uint32_t gen_seq_writable(struct gen_seq *s, uint32_t want, uint32_t block_tok) 
     return want;
 }
 
-static void set_logprob(struct gen_logprob *lp, struct sampler *smp, const float *logits, int32_t id,
-                        uint32_t n_top, struct sample_logprob *top) {
+static void set_logprob(struct gen_logprob *lp, struct sampler *smp, const float *logits,
+                        int32_t id, uint32_t n_top, struct sample_logprob *top) {
     lp->logprob = sampler_logprobs(smp, logits, id, n_top, top);
     lp->n_top = n_top;
     lp->top = n_top ? top : NULL;
 }
 
-enum finish_reason gen_seq_accept(struct gen_seq *s, const struct tokenizer *tok, struct sampler *smp,
-                                  const float *logits, uint32_t n_vocab) {
+enum finish_reason gen_seq_accept(struct gen_seq *s, const struct tokenizer *tok,
+                                  struct sampler *smp, const float *logits, uint32_t n_vocab) {
     struct gen_request_priv *p = s->p;
     struct gen_request *r = &p->pub;
     if (s->n_out == 0 && r->debug_logits) {

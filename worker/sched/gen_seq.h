@@ -79,22 +79,22 @@ struct gen_seq {
     uint32_t n_named; /* blocks that are full and offered to the index */
     uint32_t n_put;   /* blocks below are put, fetched, owned or given up */
     uint32_t n_local, n_remote;
-    uint32_t n_rows; /* in the current step */
+    uint32_t n_rows;   /* in the current step */
     uint32_t n_passed; /* requests that passed it while it waited for pages */
-    int step_err;    /* of its rows in that step: 0 or ERR_NUMERIC */
+    int step_err;      /* of its rows in that step: 0 or ERR_NUMERIC */
     bool was_waiting_gauge, touched;
     uint64_t started_ns, last_tok_ns;
 
     bool op_active; /* the loop has a lookup or fetch under way */
     bool op_canceled;
-    bool is_late; /* it was not waited for any longer */
+    bool is_late;                  /* it was not waited for any longer */
     uint32_t f_first, f_n, f_next; /* fetched range; blocks below f_next are settled */
     bool f_gap;                    /* a block of the range came broken or not at all */
     uint32_t n_seen;               /* arrivals read */
     uint64_t f_begin_ns, f_last_ns;
-    uint32_t *f_page;         /* [n_lookup] lent pages */
-    uint8_t **f_dst;          /* [n_lookup] their bytes */
-    uint8_t *f_status;        /* [n_lookup] enum block_status */
+    uint32_t *f_page;            /* [n_lookup] lent pages */
+    uint8_t **f_dst;             /* [n_lookup] their bytes */
+    uint8_t *f_status;           /* [n_lookup] enum block_status */
     struct seq_arrival *arrived; /* [n_lookup]; entries below mail_in.n_arrived are final */
 
     /* --- under the engine's lock --- */
@@ -113,8 +113,8 @@ struct gen_seq {
 };
 
 /* Loop thread, after gen_request_prepare(): sizes everything. 0 or ERR_NOMEM. */
-int gen_seq_init(struct gen_seq *s, struct gen_request_priv *p, struct page_pool *pool, size_t page_bytes,
-                 uint32_t block_tok, size_t max_piece);
+int gen_seq_init(struct gen_seq *s, struct gen_request_priv *p, struct page_pool *pool,
+                 size_t page_bytes, uint32_t block_tok, size_t max_piece);
 /* Loop thread, after the engine let go (or never saw it). */
 void gen_seq_free(struct gen_seq *s);
 
@@ -139,8 +139,8 @@ void gen_seq_fetch_end(struct gen_seq *s);
 uint32_t gen_seq_writable(struct gen_seq *s, uint32_t want, uint32_t block_tok);
 
 /* One generated token out of logits. Returns FINISH_NONE to go on. */
-enum finish_reason gen_seq_accept(struct gen_seq *s, const struct tokenizer *tok, struct sampler *smp,
-                                  const float *logits, uint32_t n_vocab);
+enum finish_reason gen_seq_accept(struct gen_seq *s, const struct tokenizer *tok,
+                                  struct sampler *smp, const float *logits, uint32_t n_vocab);
 /* Prompt log-probabilities out of the logits of rows [pos0, pos0+n). */
 void gen_seq_score(struct gen_seq *s, struct sampler *smp, const float *logits, uint32_t n_vocab,
                    uint32_t pos0, uint32_t n);

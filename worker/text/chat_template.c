@@ -6,7 +6,7 @@
 #define HOLE "\x01"
 
 #define CHATML_LOOP                                                                                \
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"         \
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"        \
     "{% endfor %}"                                                                                 \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 #define CHATML_DEFAULT_SYSTEM                                                                      \
@@ -14,10 +14,11 @@
     "{% if loop.first and messages[0]['role'] != 'system' %}"                                      \
     "{{ '<|im_start|>system\\n" HOLE "<|im_end|>\\n' }}{% endif %}"
 #define GENERATION_PROMPT_UNSET                                                                    \
-    "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+    "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% "      \
+    "endif %}"
 #define LLAMA3_LOOP                                                                                \
     "{% set loop_messages = messages %}{% for message in loop_messages %}"                         \
-    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "       \
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "      \
     "message['content'] | trim + '<|eot_id|>' %}"                                                  \
     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"                  \
     "{{ content }}{% endfor %}"
@@ -34,11 +35,13 @@ static const struct template_row {
     bool always_generation; /* writes the generation prompt whether asked or not */
 } rows[] = {
     {CHAT_FAMILY_CHATML, "{% for message in messages %}" CHATML_LOOP, false},
-    {CHAT_FAMILY_CHATML, GENERATION_PROMPT_UNSET "{% for message in messages %}" CHATML_LOOP, false},
+    {CHAT_FAMILY_CHATML, GENERATION_PROMPT_UNSET "{% for message in messages %}" CHATML_LOOP,
+     false},
     {CHAT_FAMILY_CHATML, CHATML_DEFAULT_SYSTEM CHATML_LOOP, false},
     {CHAT_FAMILY_CHATML, GENERATION_PROMPT_UNSET CHATML_DEFAULT_SYSTEM CHATML_LOOP, false},
     {CHAT_FAMILY_LLAMA3, LLAMA3_LOOP LLAMA3_GENERATION, true},
-    {CHAT_FAMILY_LLAMA3, LLAMA3_LOOP "{% if add_generation_prompt %}" LLAMA3_GENERATION "{% endif %}", false},
+    {CHAT_FAMILY_LLAMA3,
+     LLAMA3_LOOP "{% if add_generation_prompt %}" LLAMA3_GENERATION "{% endif %}", false},
 };
 
 /* What stands around a message, and what is done to it. */
@@ -49,7 +52,8 @@ static const struct family_row {
 } families[] = {
     [CHAT_FAMILY_CHATML] = {"chatml", "<|im_start|>", "\n", "<|im_end|>\n", false, false},
     [CHAT_FAMILY_SMOLLM2] = {"smollm2", "<|im_start|>", "\n", "<|im_end|>\n", false, false},
-    [CHAT_FAMILY_LLAMA3] = {"llama-3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", true, true},
+    [CHAT_FAMILY_LLAMA3] = {"llama-3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>",
+                            true, true},
 };
 
 /* The only roles; their spelling is ours, so it may stand in a TEMPLATE part. */
@@ -79,8 +83,8 @@ static int unquote(struct tok_text *out, const char *p, size_t n) {
 
 /* Length of what both begin with; *ret_equal when the whole matches, the hole taking any text up to
  * what follows it in the pattern. */
-static size_t match_canon(const struct tok_text *pattern, const struct tok_text *text, bool *ret_equal,
-                          struct tok_str *ret_hole) {
+static size_t match_canon(const struct tok_text *pattern, const struct tok_text *text,
+                          bool *ret_equal, struct tok_str *ret_hole) {
     size_t i = 0;
     *ret_equal = false;
     *ret_hole = (struct tok_str){"", 0};
@@ -115,14 +119,17 @@ static int refuse(const struct tok_text *text, size_t best, const char *family, 
         end++;
     if (start == end)
         return err_set(eb, ERR_UNSUPPORTED,
-                       "chat template of no known family (chatml, smollm2, llama-3): nearest %s, but it ends early",
+                       "chat template of no known family (chatml, smollm2, llama-3): nearest %s, "
+                       "but it ends early",
                        family);
-    return err_set(eb, ERR_UNSUPPORTED,
-                   "chat template of no known family (chatml, smollm2, llama-3): nearest %s, differs at: %.*s",
-                   family, (int)(end - start), text->p + start);
+    return err_set(
+        eb, ERR_UNSUPPORTED,
+        "chat template of no known family (chatml, smollm2, llama-3): nearest %s, differs at: %.*s",
+        family, (int)(end - start), text->p + start);
 }
 
-static int adopt(struct chat_template *ct, const struct template_row *row, struct tok_str hole, struct tok_str bos) {
+static int adopt(struct chat_template *ct, const struct template_row *row, struct tok_str hole,
+                 struct tok_str bos) {
     ct->family = row->family;
     ct->always_generation = row->always_generation;
     int rv = unquote(&ct->system, hole.p, hole.len);
@@ -159,7 +166,8 @@ static int recognise(struct chat_template *ct, const struct tok_text *text, stru
 int chat_template_new(struct chat_template **ret, const char *text, size_t len, struct tok_str bos,
                       struct errbuf *eb) {
     if (!text || len == 0)
-        return err_set(eb, ERR_NOTFOUND, "the model file has no chat template (tokenizer.chat_template)");
+        return err_set(eb, ERR_NOTFOUND,
+                       "the model file has no chat template (tokenizer.chat_template)");
     struct chat_template *ct = calloc(1, sizeof(*ct));
     struct tok_text canon = {0};
     int rv = ct ? chat_template_canon(text, len, &canon, eb) : ERR_NOMEM;
@@ -175,19 +183,21 @@ int chat_template_new(struct chat_template **ret, const char *text, size_t len, 
 }
 
 /* Each "<|...|>" of text is one control token. */
-static int check_marks(const char *text, const struct tokenizer *tok, const char *family, struct errbuf *eb) {
+static int check_marks(const char *text, const struct tokenizer *tok, const char *family,
+                       struct errbuf *eb) {
     for (const char *p = text; (p = strstr(p, "<|")) != NULL; p += 2) {
         const char *end = strstr(p, "|>");
         size_t len = end ? (size_t)(end + 2 - p) : 0;
         if (len && !tokenizer_is_control(tok, tokenizer_find(tok, p, len)))
-            return err_set(eb, ERR_UNSUPPORTED, "template family %s: the vocabulary has no control token '%.*s'",
-                           family, (int)len, p);
+            return err_set(eb, ERR_UNSUPPORTED,
+                           "template family %s: the vocabulary has no control token '%.*s'", family,
+                           (int)len, p);
     }
     return 0;
 }
 
-int chat_template_of_family(struct chat_template **ret, enum chat_family family, const struct tokenizer *tok,
-                            struct errbuf *eb) {
+int chat_template_of_family(struct chat_template **ret, enum chat_family family,
+                            const struct tokenizer *tok, struct errbuf *eb) {
     const struct family_row *f = &families[family];
     int rv = check_marks(f->role_open, tok, f->name, eb);
     if (rv == 0)
@@ -247,8 +257,9 @@ static const char *find_role(struct tok_str role) {
 /* Jinja's trim: white space as Python's str.strip() sees it, of which chat text has the ASCII part and
  * U+00A0, U+1680, U+2000..U+200A, U+2028, U+2029, U+202F, U+205F, U+3000, U+0085. */
 static bool space_at(const char *p, size_t n, size_t *len) {
-    static const char *const wide[] = {"\xC2\x85", "\xC2\xA0", "\xE1\x9A\x80", "\xE2\x80\xA8", "\xE2\x80\xA9",
-                                       "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
+    static const char *const wide[] = {"\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80",
+                                       "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80\xAF",
+                                       "\xE2\x81\x9F", "\xE3\x80\x80"};
     uint8_t b = (uint8_t)p[0];
     *len = 1;
     if (b == ' ' || (b >= 9 && b <= 13) || (b >= 0x1C && b <= 0x1F))
@@ -280,8 +291,8 @@ static struct tok_str trim(struct tok_str s) {
     }
 }
 
-static void add_message(struct chat_prompt *p, const struct family_row *f, const char *role, struct tok_str content,
-                        enum tok_origin origin) {
+static void add_message(struct chat_prompt *p, const struct family_row *f, const char *role,
+                        struct tok_str content, enum tok_origin origin) {
     if (f->trim_content)
         content = trim(content);
     add_template(p, f->role_open);
@@ -298,10 +309,12 @@ int chat_template_render(const struct chat_template *ct, const struct chat_msg *
         return err_set(eb, ERR_INVALID, "messages is empty");
     for (size_t i = 0; i < n_msgs; i++)
         if (!find_role(msgs[i].role))
-            return err_set(eb, ERR_INVALID, "messages[%zu].role '%.*s': known are system, user, assistant", i,
+            return err_set(eb, ERR_INVALID,
+                           "messages[%zu].role '%.*s': known are system, user, assistant", i,
                            (int)MIN(msgs[i].role.len, 32u), msgs[i].role.p);
     struct chat_prompt p = {0};
-    p.parts = alloc_array(5 * n_msgs + 9, sizeof(*p.parts)); /* default system, BOS, generation prompt */
+    p.parts =
+        alloc_array(5 * n_msgs + 9, sizeof(*p.parts)); /* default system, BOS, generation prompt */
     if (!p.parts)
         return err_set(eb, ERR_NOMEM, "prompt of %zu messages", n_msgs);
     if (f->writes_bos)

@@ -18,7 +18,7 @@
 #include "worker/text/tokenizer.h"
 
 enum chat_family {
-    CHAT_FAMILY_CHATML,  /* <|im_start|>role ... <|im_end|>, with or without a default system message */
+    CHAT_FAMILY_CHATML, /* <|im_start|>role ... <|im_end|>, with or without a default system message */
     CHAT_FAMILY_SMOLLM2, /* ChatML with SmolLM2's own default system message */
     CHAT_FAMILY_LLAMA3,  /* <|start_header_id|>role<|end_header_id|> ... <|eot_id|> */
 };
@@ -42,12 +42,13 @@ int chat_template_new(struct chat_template **ret, const char *text, size_t len, 
                       struct errbuf *eb);
 /* The family whatever the file says. ERR_UNSUPPORTED when tok lacks one of its control tokens, which would
  * then be spelled out as text. */
-int chat_template_of_family(struct chat_template **ret, enum chat_family family, const struct tokenizer *tok,
-                            struct errbuf *eb);
+int chat_template_of_family(struct chat_template **ret, enum chat_family family,
+                            const struct tokenizer *tok, struct errbuf *eb);
 void chat_template_free(struct chat_template *ct); /* NULL is a no-op */
 
 enum chat_family chat_template_family(const struct chat_template *ct);
-const char *chat_template_family_name(const struct chat_template *ct); /* "chatml", "smollm2", "llama-3" */
+const char *
+chat_template_family_name(const struct chat_template *ct); /* "chatml", "smollm2", "llama-3" */
 
 /* ERR_INVALID names the message at fault: an unknown role, no messages at all. */
 int chat_template_render(const struct chat_template *ct, const struct chat_msg *msgs, size_t n_msgs,

@@ -166,7 +166,8 @@ static int join_strings(struct tag_tokens *t) {
     while (i + 2 < t->n) {
         struct tag_token *a = &t->v[i], *b = &t->v[i + 2];
         const struct tag_token *next = i + 3 < t->n ? &t->v[i + 3] : NULL;
-        bool postfix = next && (is_op(next, "|") || is_op(next, "[") || is_op(next, "(") || is_op(next, "*"));
+        bool postfix =
+            next && (is_op(next, "|") || is_op(next, "[") || is_op(next, "(") || is_op(next, "*"));
         bool prefix = i > 0 && (is_op(&t->v[i - 1], "*") || is_op(&t->v[i - 1], "~") ||
                                 is_op(&t->v[i - 1], "-"));
         if (!a->is_string || !is_op(&t->v[i + 1], "+") || !b->is_string || postfix || prefix) {
@@ -190,15 +191,17 @@ static int write_tokens(struct tok_text *out, const struct tag_token *v, size_t 
         if (i)
             rv = add_str(out, " ");
         if (rv == 0)
-            rv = v[i].is_string ? add_quoted(out, v[i].s.p, v[i].s.len) : tok_text_add(out, v[i].s.p, v[i].s.len);
+            rv = v[i].is_string ? add_quoted(out, v[i].s.p, v[i].s.len)
+                                : tok_text_add(out, v[i].s.p, v[i].s.len);
     }
     return rv < 0 ? rv : add_str(out, "\n");
 }
 
 /* An expression that only adds operands with filters, subscripts and calls may be printed piecewise. */
 static bool is_plain_sum(const struct tag_tokens *t) {
-    static const char *const binders[] = {"if", "else", "~", "and", "or", "not", "in", "is", "-", "*", "/", "%",
-                                          "==", "!=", "<", ">", "<=", ">=", ",", "{", "}"};
+    static const char *const binders[] = {
+        "if", "else", "~",  "and", "or", "not", "in", "is", "-", "*", "/",
+        "%",  "==",   "!=", "<",   ">",  "<=",  ">=", ",",  "{", "}"};
     for (size_t i = 0; i < t->n; i++)
         for (size_t k = 0; k < ARRAY_LEN(binders); k++)
             if (is_op(&t->v[i], binders[k]))

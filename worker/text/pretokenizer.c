@@ -151,7 +151,8 @@ static size_t scan_qwen2(const char *p, size_t i, size_t n) {
 static const struct pretok_row {
     const char *name;
     size_t (*scan)(const char *p, size_t i, size_t n);
-    bool digits_first; /* every \p{N} is a piece, and the rest is split as if the text ended there */
+    bool
+        digits_first; /* every \p{N} is a piece, and the rest is split as if the text ended there */
     bool ignore_merges, default_bos;
 } rows[PRETOK_NR] = {
     [PRETOK_SMOLLM] = {"smollm", scan_gpt2, true, false, false},

@@ -53,8 +53,9 @@ static bool may_start(const struct tok_special_group *g, char c) {
 }
 
 /* Cuts the tokens of one length out of one stretch, left to right. */
-static int split_frag(const struct tokenizer *t, const struct tok_special_group *g, const char *text,
-                      const struct origins *o, struct tok_frag frag, struct tok_frags *out) {
+static int split_frag(const struct tokenizer *t, const struct tok_special_group *g,
+                      const char *text, const struct origins *o, struct tok_frag frag,
+                      struct tok_frags *out) {
     size_t start = frag.off, end = frag.off + frag.len;
     int rv = 0;
     for (size_t i = start; rv == 0 && i + g->len <= end;) {
@@ -74,8 +75,9 @@ static int split_frag(const struct tokenizer *t, const struct tok_special_group 
     return rv < 0 ? rv : frags_add(out, start, end - start, -1);
 }
 
-int tok_special_split(const struct tokenizer *t, const char *text, size_t len, const struct tok_part *parts,
-                      const size_t *part_end, size_t n_parts, struct tok_frags *ret) {
+int tok_special_split(const struct tokenizer *t, const char *text, size_t len,
+                      const struct tok_part *parts, const size_t *part_end, size_t n_parts,
+                      struct tok_frags *ret) {
     struct origins o = {parts, part_end, n_parts};
     struct tok_frags cur = {0};
     int rv = frags_add(&cur, 0, len, -1);

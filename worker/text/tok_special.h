@@ -18,5 +18,6 @@ struct tok_frags {
 void tok_frags_fini(struct tok_frags *f);
 
 /* text is the parts joined; part_end[i] is the offset behind part i. 0 or ERR_NOMEM. */
-int tok_special_split(const struct tokenizer *t, const char *text, size_t len, const struct tok_part *parts,
-                      const size_t *part_end, size_t n_parts, struct tok_frags *ret);
+int tok_special_split(const struct tokenizer *t, const char *text, size_t len,
+                      const struct tok_part *parts, const size_t *part_end, size_t n_parts,
+                      struct tok_frags *ret);

@@ -13,8 +13,17 @@ static const struct tok_algo *const algos[] = {&tok_algo_bpe, &tok_algo_spm};
 /* Tokens that end a generation by their spelling, whatever eos_token_id says: files name one end token
  * and chat models write another. */
 static const char *const eog_texts[] = {
-    "<|eot_id|>",    "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
-    "<|eom_id|>",    "<EOT>",      "</s>",    "<|return|>",    "<｜end▁of▁sentence｜>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "</s>",
+    "<|return|>",
+    "<｜end▁of▁sentence｜>",
 };
 
 static int32_t type_of(const struct tokenizer_src *src, uint32_t id) {
@@ -26,15 +35,19 @@ static int check_src(const struct tokenizer_src *src, struct errbuf *eb) {
         return err_set(eb, ERR_INVALID, "tokenizer.ggml.tokens: %u tokens", src->n_tokens);
     for (uint32_t i = 0; i < src->n_tokens; i++) {
         if (src->tokens[i].len > MAX_TOKEN_BYTES)
-            return err_set(eb, ERR_INVALID, "tokenizer.ggml.tokens: token %u is %u bytes long", i, src->tokens[i].len);
+            return err_set(eb, ERR_INVALID, "tokenizer.ggml.tokens: token %u is %u bytes long", i,
+                           src->tokens[i].len);
         int32_t type = type_of(src, i);
         if (type < 0 || type > TOK_TYPE_BYTE)
-            return err_set(eb, ERR_INVALID, "tokenizer.ggml.token_type: token %u has type %d", i, type);
+            return err_set(eb, ERR_INVALID, "tokenizer.ggml.token_type: token %u has type %d", i,
+                           type);
     }
-    const int32_t ids[] = {src->bos_id, src->eos_id, src->eot_id, src->eom_id, src->unk_id, src->pad_id};
+    const int32_t ids[] = {src->bos_id, src->eos_id, src->eot_id,
+                           src->eom_id, src->unk_id, src->pad_id};
     for (size_t i = 0; i < ARRAY_LEN(ids); i++)
         if (ids[i] < -1 || ids[i] >= (int32_t)src->n_tokens)
-            return err_set(eb, ERR_INVALID, "special token id %d of %u tokens", ids[i], src->n_tokens);
+            return err_set(eb, ERR_INVALID, "special token id %d of %u tokens", ids[i],
+                           src->n_tokens);
     if (src->add_eos == 1)
         return err_set(eb, ERR_UNSUPPORTED, "tokenizer.ggml.add_eos_token = true");
     return 0;
@@ -86,7 +99,8 @@ static int index_tokens(struct tokenizer *t) {
 }
 
 static int longer_first(const void *a, const void *b) {
-    uint32_t la = ((const struct tok_special_group *)a)->len, lb = ((const struct tok_special_group *)b)->len;
+    uint32_t la = ((const struct tok_special_group *)a)->len,
+             lb = ((const struct tok_special_group *)b)->len;
     return la < lb ? 1 : la > lb ? -1 : 0;
 }
 
@@ -129,7 +143,8 @@ static void digest_int(struct digest *d, const char *key, int64_t v) {
 }
 
 static void digest_str(struct digest *d, struct tok_str s) {
-    uint8_t len[4] = {(uint8_t)s.len, (uint8_t)(s.len >> 8), (uint8_t)(s.len >> 16), (uint8_t)(s.len >> 24)};
+    uint8_t len[4] = {(uint8_t)s.len, (uint8_t)(s.len >> 8), (uint8_t)(s.len >> 16),
+                      (uint8_t)(s.len >> 24)};
     digest_update(d, len, sizeof(len));
     digest_update(d, s.p, s.len);
 }
@@ -173,7 +188,9 @@ static int build(struct tokenizer *t, const struct tokenizer_src *src, struct er
     t->eos = src->eos_id < 0 && spm ? 2 : src->eos_id;
     t->unk = src->unk_id < 0 && spm ? 0 : src->unk_id;
     if (t->bos >= (int32_t)src->n_tokens || t->eos >= (int32_t)src->n_tokens)
-        return err_set(eb, ERR_INVALID, "tokenizer.ggml.bos_token_id and eos_token_id are absent (%u tokens)", src->n_tokens);
+        return err_set(eb, ERR_INVALID,
+                       "tokenizer.ggml.bos_token_id and eos_token_id are absent (%u tokens)",
+                       src->n_tokens);
     t->add_bos = src->add_bos < 0 ? t->algo->default_bos : src->add_bos == 1;
     int rv = copy_tokens(t, src);
     if (rv == 0)
@@ -185,7 +202,8 @@ static int build(struct tokenizer *t, const struct tokenizer_src *src, struct er
     if (rv < 0)
         return rv;
     if (t->add_bos && t->bos < 0)
-        return err_set(eb, ERR_INVALID, "tokenizer.ggml.add_bos_token is true and bos_token_id is absent");
+        return err_set(eb, ERR_INVALID,
+                       "tokenizer.ggml.add_bos_token is true and bos_token_id is absent");
     mark_eog(t, src);
     return compute_digest(t, src);
 }
@@ -196,7 +214,8 @@ int tokenizer_new(struct tokenizer **ret, const struct tokenizer_src *src, struc
         if (strcmp(algos[i]->model, src->model) == 0)
             algo = algos[i];
     if (!algo)
-        return err_set(eb, ERR_UNSUPPORTED, "tokenizer.ggml.model '%s'; known: gpt2 (BPE), llama (SPM)",
+        return err_set(eb, ERR_UNSUPPORTED,
+                       "tokenizer.ggml.model '%s'; known: gpt2 (BPE), llama (SPM)",
                        src->model ? src->model : "(absent)");
     int rv = check_src(src, eb);
     if (rv < 0)
@@ -232,8 +251,10 @@ void tokenizer_free(struct tokenizer *t) {
     free(t);
 }
 
-bool tokenizer_may_fit(const struct tokenizer *t, const char *p, size_t n, const struct tok_ids *out) {
-    size_t left = out->max - MIN(out->n, out->max), longest = MAX(t->max_piece, (size_t)4), known = 0;
+bool tokenizer_may_fit(const struct tokenizer *t, const char *p, size_t n,
+                       const struct tok_ids *out) {
+    size_t left = out->max - MIN(out->n, out->max), longest = MAX(t->max_piece, (size_t)4),
+           known = 0;
     if (!out->max || n / longest <= left)
         return true;
     if (t->scores && t->unk >= 0)
@@ -261,8 +282,8 @@ static int encode_frags(const struct tokenizer *t, const char *text, const struc
     return rv;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const struct tok_part *parts, size_t n_parts, bool add_bos,
-                     struct tok_ids *out, struct errbuf *eb) {
+int tokenizer_encode(const struct tokenizer *t, const struct tok_part *parts, size_t n_parts,
+                     bool add_bos, struct tok_ids *out, struct errbuf *eb) {
     struct tok_text joined = {0};
     struct tok_frags frags = {0};
     size_t *part_end = alloc_array(n_parts, sizeof(*part_end));
@@ -297,7 +318,8 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
     int rv = tok_text_add(out, "", 0);
     for (size_t i = 0; rv == 0 && i < n; i++) {
         if (!has_id(t, ids[i]))
-            return err_set(eb, ERR_INVALID, "token id %d is outside the vocabulary of %u", ids[i], t->n_tokens);
+            return err_set(eb, ERR_INVALID, "token id %d is outside the vocabulary of %u", ids[i],
+                           t->n_tokens);
         if (t->flags[ids[i]] & TOK_FLAG_CONTROL) {
             if (with_control)
                 rv = tok_text_add(out, t->pieces[ids[i]].p, t->pieces[ids[i]].len);

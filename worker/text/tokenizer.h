@@ -101,8 +101,8 @@ static inline void tokenizer_freep(struct tokenizer **t) {
 /* Appends the ids of the joined parts. add_bos: put BOS in front if the vocabulary asks for it, unless
  * the parts already begin with it. ERR_TOOBIG as soon as it is certain that out->max is not enough: by
  * length alone where no token is that long, so that the work is bounded by max and not by the text. */
-int tokenizer_encode(const struct tokenizer *t, const struct tok_part *parts, size_t n_parts, bool add_bos,
-                     struct tok_ids *out, struct errbuf *eb);
+int tokenizer_encode(const struct tokenizer *t, const struct tok_part *parts, size_t n_parts,
+                     bool add_bos, struct tok_ids *out, struct errbuf *eb);
 
 /* The bytes of one token as they appear in running text; may be half a character. Control tokens give
  * their spelling; see tokenizer_is_control. Borrowed, lives as long as t. id outside the vocabulary:

@@ -25,7 +25,8 @@ static int byte_of_char(uint32_t cp) {
 }
 
 /* A token whose spelling is not in GPT-2's table, and a special token, stand as they are. */
-static uint32_t bpe_decode_piece(const struct tokenizer *t, struct tok_str text, int32_t type, char *ret) {
+static uint32_t bpe_decode_piece(const struct tokenizer *t, struct tok_str text, int32_t type,
+                                 char *ret) {
     (void)t;
     uint32_t n = 0;
     if (type == TOK_TYPE_NORMAL || type == TOK_TYPE_UNUSED) {
@@ -58,7 +59,8 @@ static int add_merge(struct tokenizer *t, struct tok_str m, uint32_t rank, struc
     size_t left_len = (size_t)(space - m.p), right_len = m.len - left_len - 1;
     char joined[1024];
     if (left_len + right_len > sizeof(joined))
-        return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges: merge %u is %u bytes long", rank, m.len);
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges: merge %u is %u bytes long", rank,
+                       m.len);
     memcpy(joined, m.p, left_len);
     memcpy(joined + left_len, space + 1, right_len);
     int32_t left = find_ordinary(t, m.p, left_len);
@@ -66,8 +68,10 @@ static int add_merge(struct tokenizer *t, struct tok_str m, uint32_t rank, struc
     int32_t merged = find_ordinary(t, joined, left_len + right_len);
     /* Also what keeps a merge from ever making a control token out of a user's text. */
     if (left < 0 || right < 0 || merged < 0)
-        return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges: merge %u '%.*s': a part or the whole is no ordinary token", rank,
-                       (int)MIN(m.len, 64u), m.p);
+        return err_set(
+            eb, ERR_INVALID,
+            "tokenizer.ggml.merges: merge %u '%.*s': a part or the whole is no ordinary token",
+            rank, (int)MIN(m.len, 64u), m.p);
     merge_map_put(&t->merges, left, right, rank, merged);
     return 0;
 }
@@ -82,17 +86,20 @@ static void find_bytes(struct tokenizer *t) {
 
 static int bpe_init(struct tokenizer *t, const struct tokenizer_src *src, struct errbuf *eb) {
     if (!src->pre)
-        return err_set(eb, ERR_UNSUPPORTED,
-                       "tokenizer.ggml.pre is absent: the pre-tokenizer is unknown (convert the file anew)");
+        return err_set(
+            eb, ERR_UNSUPPORTED,
+            "tokenizer.ggml.pre is absent: the pre-tokenizer is unknown (convert the file anew)");
     int kind = pretok_find(src->pre);
     if (kind < 0)
-        return err_set(eb, ERR_UNSUPPORTED,
-                       "pre-tokenizer '%s' (tokenizer.ggml.pre); known: smollm, gpt-2, llama-bpe, qwen2",
-                       src->pre);
+        return err_set(
+            eb, ERR_UNSUPPORTED,
+            "pre-tokenizer '%s' (tokenizer.ggml.pre); known: smollm, gpt-2, llama-bpe, qwen2",
+            src->pre);
     if (src->n_merges == 0)
         return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges is absent");
     if (src->add_space_prefix == 1)
-        return err_set(eb, ERR_UNSUPPORTED, "tokenizer.ggml.add_space_prefix = true with a BPE vocabulary");
+        return err_set(eb, ERR_UNSUPPORTED,
+                       "tokenizer.ggml.add_space_prefix = true with a BPE vocabulary");
     t->pretok = (enum pretok_kind)kind;
     t->ignore_merges = pretok_ignores_merges(t->pretok);
     if (src->add_bos < 0)

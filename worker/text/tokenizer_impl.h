@@ -10,12 +10,14 @@
 
 enum tok_flag {
     TOK_FLAG_EOG = BIT(0),
-    TOK_FLAG_CONTROL = BIT(1), /* control and unknown: only in TEMPLATE bytes, no text of their own */
+    TOK_FLAG_CONTROL =
+        BIT(1), /* control and unknown: only in TEMPLATE bytes, no text of their own */
     TOK_FLAG_SPECIAL = BIT(2), /* cut out before everything else: control or user-defined */
 };
 
 /* False: n bytes of text give more tokens than out may still take, whatever they are. */
-bool tokenizer_may_fit(const struct tokenizer *t, const char *p, size_t n, const struct tok_ids *out);
+bool tokenizer_may_fit(const struct tokenizer *t, const char *p, size_t n,
+                       const struct tok_ids *out);
 
 /* Special tokens of one length in bytes. */
 struct tok_special_group {
@@ -30,7 +32,8 @@ struct tok_algo {
     const char *model; /* tokenizer.ggml.model */
     int (*init)(struct tokenizer *t, const struct tokenizer_src *src, struct errbuf *eb);
     /* Bytes of an ordinary token in running text; writes at most text.len bytes, returns how many. */
-    uint32_t (*decode_piece)(const struct tokenizer *t, struct tok_str text, int32_t type, char *ret);
+    uint32_t (*decode_piece)(const struct tokenizer *t, struct tok_str text, int32_t type,
+                             char *ret);
     /* Appends the ids of text without special tokens. after_special: the text begins the prompt or
      * follows a special token. */
     int (*encode_text)(const struct tokenizer *t, const char *p, size_t n, bool after_special,
@@ -49,7 +52,8 @@ struct tokenizer {
     size_t max_piece;
     struct vocab_map by_text;  /* every token */
     struct vocab_map specials; /* those with TOK_FLAG_SPECIAL */
-    struct vocab_map ordinary; /* SPM: what a merge may make. BPE with ignore_merges: whole pieces */
+    struct vocab_map
+        ordinary; /* SPM: what a merge may make. BPE with ignore_merges: whole pieces */
     struct tok_special_group *groups; /* [n_groups] longest first */
     uint32_t n_groups;
     int32_t bos, eos;

@@ -17,7 +17,8 @@ static int byte_token_value(struct tok_str s) {
     return digest_unhex(hex, 1, &b) < 0 ? -1 : b;
 }
 
-static uint32_t spm_decode_piece(const struct tokenizer *t, struct tok_str text, int32_t type, char *ret) {
+static uint32_t spm_decode_piece(const struct tokenizer *t, struct tok_str text, int32_t type,
+                                 char *ret) {
     (void)t;
     if (type == TOK_TYPE_BYTE) {
         int b = byte_token_value(text);
@@ -40,7 +41,8 @@ static uint32_t spm_decode_piece(const struct tokenizer *t, struct tok_str text,
 
 static int spm_init(struct tokenizer *t, const struct tokenizer_src *src, struct errbuf *eb) {
     if (!src->scores || !src->types)
-        return err_set(eb, ERR_INVALID, "tokenizer.ggml.%s is absent", src->scores ? "token_type" : "scores");
+        return err_set(eb, ERR_INVALID, "tokenizer.ggml.%s is absent",
+                       src->scores ? "token_type" : "scores");
     if (src->remove_extra_whitespaces == 1)
         return err_set(eb, ERR_UNSUPPORTED, "tokenizer.ggml.remove_extra_whitespaces = true");
     t->add_space_prefix = src->add_space_prefix != 0;
@@ -62,7 +64,8 @@ static int spm_init(struct tokenizer *t, const struct tokenizer_src *src, struct
     return rv;
 }
 
-static int push_pair(const struct tokenizer *t, struct merge_heap *h, const char *p, uint32_t left) {
+static int push_pair(const struct tokenizer *t, struct merge_heap *h, const char *p,
+                     uint32_t left) {
     if (left == MERGE_NONE || h->syms[left].next == MERGE_NONE)
         return 0;
     const struct merge_sym *l = &h->syms[left];
@@ -113,7 +116,9 @@ static int encode_escaped(const struct tokenizer *t, struct merge_heap *h, const
 static int spm_encode_text(const struct tokenizer *t, const char *p, size_t n, bool after_special,
                            struct tok_ids *out) {
     struct tok_text escaped = {0};
-    int rv = after_special && t->add_space_prefix ? tok_text_add(&escaped, SPACE_MARK, SPACE_MARK_LEN) : 0;
+    int rv = after_special && t->add_space_prefix
+                 ? tok_text_add(&escaped, SPACE_MARK, SPACE_MARK_LEN)
+                 : 0;
     for (size_t i = 0; rv == 0 && i < n;) {
         const char *space = memchr(p + i, ' ', n - i);
         size_t run = space ? (size_t)(space - p) - i : n - i;

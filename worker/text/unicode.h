@@ -11,8 +11,8 @@
 #define UNICODE_NUMBER 2u /* \p{N} */
 #define UNICODE_SPACE 4u  /* \s */
 
-const char *unicode_version(void);        /* "14.0.0" */
-unsigned unicode_class(uint32_t cp);      /* 0 for everything else, also beyond U+10FFFF */
+const char *unicode_version(void);   /* "14.0.0" */
+unsigned unicode_class(uint32_t cp); /* 0 for everything else, also beyond U+10FFFF */
 
 /* What a byte that is not UTF-8 decodes to: beyond every code point, of no class. */
 #define UNICODE_BAD_BYTE 0x110000u

@@ -95,7 +95,8 @@ static struct merge_entry *merge_slot(const struct merge_map *m, int32_t left, i
     return &m->slots[i];
 }
 
-void merge_map_put(struct merge_map *m, int32_t left, int32_t right, uint32_t rank, int32_t merged) {
+void merge_map_put(struct merge_map *m, int32_t left, int32_t right, uint32_t rank,
+                   int32_t merged) {
     struct merge_entry *e = merge_slot(m, left, right);
     if (e->left < 0)
         *e = (struct merge_entry){left, right, rank, merged};

@@ -13,7 +13,8 @@ struct vocab_map {
     uint32_t mask;
     int32_t *slots; /* [mask + 1], -1 empty */
 };
-int vocab_map_init(struct vocab_map *m, const struct tok_str *texts, uint32_t n_max); /* 0, ERR_NOMEM */
+int vocab_map_init(struct vocab_map *m, const struct tok_str *texts,
+                   uint32_t n_max); /* 0, ERR_NOMEM */
 void vocab_map_fini(struct vocab_map *m);
 /* A text that is there already gets the new id: the last of two equal tokens counts, as in the peers. */
 void vocab_map_put(struct vocab_map *m, int32_t id);

@@ -92,9 +92,8 @@ int main(int argc, char **argv) {
     if (!c || !out)
         return 1;
     const struct llama_vocab *v = llama_model_get_vocab(m);
-    int rv = strcmp(argv[1], "score")
-                 ? greedy(c, v, argc > 6 ? atoi(argv[6]) : 64, out)
-                 : score(c, llama_vocab_n_tokens(v), out);
+    int rv = strcmp(argv[1], "score") ? greedy(c, v, argc > 6 ? atoi(argv[6]) : 64, out)
+                                      : score(c, llama_vocab_n_tokens(v), out);
     fclose(out);
     return rv ? 1 : 0;
 }

@@ -28,7 +28,8 @@ static void print_corpus(const struct token_corpus *c) {
     tok_text_fini(&text);
 }
 
-static int print_ids(const struct token_corpus *c, const struct tokenizer *t, unsigned from, unsigned to, bool digest) {
+static int print_ids(const struct token_corpus *c, const struct tokenizer *t, unsigned from,
+                     unsigned to, bool digest) {
     struct tok_text text = {0};
     struct tok_ids ids = {0};
     int rv = 0;
@@ -60,7 +61,8 @@ int main(int argc, char **argv) {
         print_corpus(c);
     } else {
         int n_fixed = golden ? 4 : 5;
-        if (argc < n_fixed || token_vocab_load(&t, argv[3], argc > n_fixed ? argv[n_fixed] : NULL) < 0)
+        if (argc < n_fixed ||
+            token_vocab_load(&t, argv[3], argc > n_fixed ? argv[n_fixed] : NULL) < 0)
             return 2;
         unsigned from = golden ? 0 : (unsigned)strtoul(argv[4], NULL, 10);
         rv = print_ids(c, t, from, golden ? TOKEN_CORPUS_SEGMENTS : from + 1, golden);

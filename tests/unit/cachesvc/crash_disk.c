@@ -60,8 +60,7 @@ static void wrote(struct crash_disk *c, const struct disk_op *op) {
 }
 
 void crash_disk_did(struct crash_disk *c, const struct disk_op *op) {
-    bool writes =
-        op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
+    bool writes = op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
     bool syncs = op->kind == DISK_SYNC || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
     if (writes)
         wrote(c, op);

@@ -15,8 +15,7 @@ static int submit(struct disk_exec *exec, struct disk_op *op) {
 }
 
 static void run_op(struct fx_exec *x, struct disk_op *op) {
-    bool is_write =
-        op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
+    bool is_write = op->kind == DISK_WRITE || op->kind == DISK_WRITE_SYNC || op->kind == DISK_PROBE;
     x->n_writes += is_write;
     if (x->is_dead || x->n_ops == x->fail_op ||
         (is_write && (x->fail_all || x->n_writes == x->fail_write)) ||
@@ -45,7 +44,7 @@ static void run_op(struct fx_exec *x, struct disk_op *op) {
 static struct list *pick(struct fx_exec *x) {
     uint32_t n = 0;
     LIST_FOREACH(&x->queue, l)
-        n++;
+    n++;
     if (n == 0)
         return NULL;
     uint32_t k = x->shuffle ? (uint32_t)(crash_rand(&x->shuffle) % n) : 0;
@@ -102,13 +101,15 @@ const struct store_ns_shape fx_shape = {.payload_bytes = FX_PAYLOAD,
                                         .seg_blocks = 8,
                                         .range_sizes = fx_range_sizes};
 
-static void on_seg_gone(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+static void on_seg_gone(void *arg, const uint8_t digest[DIGEST_BYTES],
+                        const struct block_id *first) {
     struct store_fx *f = arg;
     (void)digest;
     f->last_gone = *first;
     f->n_gone++;
 }
-static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES], const struct block_id *first) {
+static void on_seg_visible(void *arg, const uint8_t digest[DIGEST_BYTES],
+                           const struct block_id *first) {
     struct store_fx *f = arg;
     (void)digest;
     f->last_visible = *first;
@@ -125,8 +126,8 @@ static void on_note(void *arg, enum store_note level, const char *text) {
 }
 
 int store_fx_start(struct store_fx *f, struct errbuf *eb) {
-    f->x = (struct fx_exec){
-        .exec = {.submit = submit}, .crash = f->x.crash, .shuffle = f->x.shuffle};
+    f->x =
+        (struct fx_exec){.exec = {.submit = submit}, .crash = f->x.crash, .shuffle = f->x.shuffle};
     list_init(&f->x.queue);
     list_init(&f->x.hung);
     f->cfg.exec = &f->x.exec;
@@ -475,7 +476,8 @@ static void check_order(const struct block_store *s, enum dir_tier t, uint32_t c
     free(place);
 }
 
-static void check_idle_counts(const struct block_store *s, enum dir_tier t, const struct slots *sl) {
+static void check_idle_counts(const struct block_store *s, enum dir_tier t,
+                              const struct slots *sl) {
     for (uint32_t x = 0; x < sl->cfg.n_extents; x++) {
         uint32_t n[2] = {0, 0};
         for (uint32_t i = 0; i < s->dir.n_fresh; i++) {

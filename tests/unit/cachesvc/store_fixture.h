@@ -20,8 +20,9 @@
 extern const uint32_t fx_range_sizes[FX_RANGES];
 extern const struct store_ns_shape fx_shape;
 #define FX_SLOT 4096u
-#define FX_DIGEST {1, 2, 3}
-#define FX_RECORDS 64u /* of the removal log: two pages */
+#define FX_DIGEST                                                                                  \
+    { 1, 2, 3 }
+#define FX_RECORDS 64u      /* of the removal log: two pages */
 #define FX_HEAD (4 * 4096u) /* super block, twice, and the log */
 #define FX_WALL_S 1700000000ull
 
@@ -50,7 +51,7 @@ struct store_fx {
     struct fx_exec x;
     struct clock clk;
     uint64_t now_ns, wall_ns;
-    char dir[64]; /* empty without a disk */
+    char dir[64];                        /* empty without a disk */
     uint32_t n_gone, n_visible, n_known; /* calls of the hooks for the index */
     struct block_id last_gone, last_visible;
     uint32_t n_notes;
@@ -67,7 +68,7 @@ void store_fx_close(struct store_fx *f); /* and removes the directory */
 void store_fx_restart(struct store_fx *f, bool crash);
 void store_fx_stop(struct store_fx *f, bool crash);
 int store_fx_start(struct store_fx *f, struct errbuf *eb);
-void store_fx_pump(struct store_fx *f); /* runs disk work until there is none, ticks */
+void store_fx_pump(struct store_fx *f);    /* runs disk work until there is none, ticks */
 bool store_fx_run_one(struct store_fx *f); /* one op; false: there is none */
 void store_fx_unhang(struct store_fx *f);
 void store_fx_drain(struct store_fx *f);

@@ -29,7 +29,8 @@ static void test_a_sync_that_fails_is_an_error_of_each_op_that_syncs(void **stat
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)unlink(path);
-    assert_int_equal(run((struct disk_op){.kind = DISK_WRITE_SYNC, .fd = fd, .buf = p, .len = 4096}), 0);
+    assert_int_equal(
+        run((struct disk_op){.kind = DISK_WRITE_SYNC, .fd = fd, .buf = p, .len = 4096}), 0);
     assert_int_equal(run((struct disk_op){.kind = DISK_PROBE, .fd = fd, .buf = p, .len = 4096}), 0);
     assert_int_equal(run((struct disk_op){.kind = DISK_SYNC, .fd = fd}), 0);
     close(fd);
@@ -67,7 +68,8 @@ static void test_the_end_of_the_file_is_an_error(void **state) {
     assert_int_equal(pwrite(fd, p, 5000, 0), 5000);
     assert_int_equal(run((struct disk_op){.kind = DISK_READ, .fd = fd, .buf = p, .len = 4096}), 0);
     assert_int_equal(
-        run((struct disk_op){.kind = DISK_READ, .fd = fd, .buf = p, .off = 4096, .len = 4096}), -EIO);
+        run((struct disk_op){.kind = DISK_READ, .fd = fd, .buf = p, .off = 4096, .len = 4096}),
+        -EIO);
     close(fd);
     free(p);
 }

@@ -106,7 +106,8 @@ static void test_segment_keys_are_golden(void **state) {
     (void)state;
     uint8_t digest[DIGEST_BYTES];
     struct block_id first;
-    static const uint8_t want[INDEX_SEG_BYTES] = {0x69, 0x2a, 0xd7, 0xb1, 0x73, 0x4f, 0x46, 0x94, 0x91, 0xcd, 0x14, 0x12, 0x94, 0x70, 0x0a, 0x02};
+    static const uint8_t want[INDEX_SEG_BYTES] = {0x69, 0x2a, 0xd7, 0xb1, 0x73, 0x4f, 0x46, 0x94,
+                                                  0x91, 0xcd, 0x14, 0x12, 0x94, 0x70, 0x0a, 0x02};
     for (uint32_t i = 0; i < 32; i++) {
         digest[i] = (uint8_t)i;
         first.b[i] = (uint8_t)(0x80 + i);
@@ -157,7 +158,8 @@ static void test_bytes_on_the_wire_are_golden(void **state) {
     n = snprintf(want, sizeof(want), "*3\r\n$4\r\nHDEL\r\n$18\r\n%s\r\n$2\r\n\x01\x02\r\n", key);
     assert_non_null(memmem(f.srv.raw, f.srv.n_raw, want, (size_t)n));
     teardown(&f);
-    assert_null(resp_server_find(&f.srv, "incipit:node:513", 16)); /* a node that stops takes it along */
+    assert_null(
+        resp_server_find(&f.srv, "incipit:node:513", 16)); /* a node that stops takes it along */
 }
 
 static void test_publish_and_withdraw_follow(void **state) {
@@ -271,8 +273,9 @@ static bool is_accepted_again(void *arg) {
 static void test_a_server_that_refuses_is_left_and_the_gauge_says_so(void **state) {
     (void)state;
     static const char *const errors[] = {"READONLY You can't write against a read only replica.",
-                                         "MASTERDOWN Link with MASTER is down", "LOADING dataset in memory",
-                                         "NOPERM no permissions", "NOAUTH Authentication required."};
+                                         "MASTERDOWN Link with MASTER is down",
+                                         "LOADING dataset in memory", "NOPERM no permissions",
+                                         "NOAUTH Authentication required."};
     for (size_t i = 0; i < ARRAY_LEN(errors); i++) {
         struct fx f;
         setup(&f, 5, 0);
@@ -360,7 +363,8 @@ static void test_an_old_dump_is_noticed_by_its_values(void **state) {
         *k = (struct resp_key){.key = "incipit:epoch:513", .key_len = 17};
         k = &f.srv.keys[f.srv.n_keys++];
         *k = (struct resp_key){.key = "incipit:node:513", .key_len = 16};
-        snprintf(old, sizeof(old), "%u", which ? epoch : epoch - 100); /* the same start: only the time tells */
+        snprintf(old, sizeof(old), "%u",
+                 which ? epoch : epoch - 100); /* the same start: only the time tells */
         set_value(&f, "incipit:epoch:513", old);
         snprintf(old, sizeof(old), "epoch=%u\ntime=1700000000000\n", which ? epoch : epoch - 100);
         set_value(&f, "incipit:node:513", old);

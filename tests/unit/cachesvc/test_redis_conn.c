@@ -236,9 +236,8 @@ static void setup_named(struct fx *f, const char *const *ips) {
  * localhost where it is ::1 first. */
 static void test_every_address_of_a_name_is_tried(void **state) {
     (void)state;
-    static const char *const cases[][4] = {{"127.0.0.2", "127.0.0.1"},
-                                           {"::1", "127.0.0.1"},
-                                           {"::1", "127.0.0.3", "127.0.0.1"}};
+    static const char *const cases[][4] = {
+        {"127.0.0.2", "127.0.0.1"}, {"::1", "127.0.0.1"}, {"::1", "127.0.0.3", "127.0.0.1"}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct fx f;
         setup_named(&f, cases[i]);

@@ -9,7 +9,8 @@ static const uint8_t bob[16] = "bob", eve[16] = "eve";
 
 static struct disk_removal record(uint16_t kind, const uint8_t *ns, const void *key, size_t n,
                                   uint64_t from, uint64_t before) {
-    struct disk_removal r = {.kind = kind, .from_ms = from, .before_ms = before, .logged_ms = before};
+    struct disk_removal r = {
+        .kind = kind, .from_ms = from, .before_ms = before, .logged_ms = before};
     if (ns)
         memcpy(r.ns, ns, sizeof(r.ns));
     if (n)

@@ -148,7 +148,8 @@ static void test_extents_fit_their_slots(void **state) {
         }
         assert_true(percent_used(64ull << 30, 737280, 30, is_disk, &lost) >= 98);
     }
-    assert_true(percent_used(64ull << 20, 512 << 10, 32, false, &lost) >= 92); /* 105 of 128 before */
+    assert_true(percent_used(64ull << 20, 512 << 10, 32, false, &lost) >=
+                92); /* 105 of 128 before */
 }
 
 int main(void) {

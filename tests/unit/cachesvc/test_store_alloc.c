@@ -141,7 +141,8 @@ static void test_side_arrays_cost_what_is_used(void **state) {
     for (uint32_t e = 0; e < cfg.n_extents; e++) /* so that the free list is written, too */
         slots_give(&s, slot_code(e, e % 80));
     assert_true(n > 1400000);
-    uint64_t used = resident_bytes() - before, extents = cfg.n_extents * sizeof(struct slots_extent);
+    uint64_t used = resident_bytes() - before,
+             extents = cfg.n_extents * sizeof(struct slots_extent);
     assert_true(used < 8 * n + extents);
     free(side);
     slots_fini(&s);

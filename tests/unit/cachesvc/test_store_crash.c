@@ -28,9 +28,10 @@ static const char *const writers[] = {"alice", "bob"};
 struct version {
     uint64_t seq, origin_ms;
     uint8_t writer, group;
-    uint32_t life; /* between two crashes: when it was put, or read whole from the disk. In that life
+    uint32_t
+        life;     /* between two crashes: when it was put, or read whole from the disk. In that life
                     * clean means synced; what recovery calls clean is a hint */
-    bool is_gone;  /* removed, and answered so */
+    bool is_gone; /* removed, and answered so */
 };
 struct blk {
     struct version v[VERSIONS];
@@ -141,8 +142,8 @@ static void learn_answers(struct world *w) {
         if (r->answer != 0 || r->is_learnt)
             continue;
         FOREACH_BLOCK(ns, c, d)
-            for (uint32_t k = 0; k < w->b[ns][c][d].n; k++)
-                w->b[ns][c][d].v[k].is_gone |= r->covers[ns][c][d] >> k & 1;
+        for (uint32_t k = 0; k < w->b[ns][c][d].n; k++)
+            w->b[ns][c][d].v[k].is_gone |= r->covers[ns][c][d] >> k & 1;
         r->is_learnt = true;
     }
 }
@@ -190,9 +191,10 @@ static void step_put(struct world *w) {
     uint64_t old_ms = w->f.wall_ns / NS_PER_MS - draw(w, 5000);
     memset(blocks, 0, sizeof(blocks));
     for (uint32_t d = 0; d < n; d++) {
-        blocks[d] = (struct store_put_block){
-            .id = fx_id(c, d), .depth = d, .checksum = checksum(ns, c, d),
-            .time_ms = is_old ? old_ms : 0};
+        blocks[d] = (struct store_put_block){.id = fx_id(c, d),
+                                             .depth = d,
+                                             .checksum = checksum(ns, c, d),
+                                             .time_ms = is_old ? old_ms : 0};
         if (d > 0)
             blocks[d].parent = fx_id(c, d - 1);
     }
@@ -352,8 +354,8 @@ static void step_crash(struct world *w) {
     struct store_block_info info;
     check(w, "before the crash");
     FOREACH_BLOCK(ns, c, d)
-        clean[ns][c][d] = is_visible(w, ns, c, d, &info) && info.disk == TIER_CLEAN &&
-                          version_of(&w->b[ns][c][d], info.put_seq)->life == w->life;
+    clean[ns][c][d] = is_visible(w, ns, c, d, &info) && info.disk == TIER_CLEAN &&
+                      version_of(&w->b[ns][c][d], info.put_seq)->life == w->life;
     w->life++;
     store_fx_stop(&w->f, true);
     forget_unanswered(w);
@@ -372,8 +374,8 @@ static void step_crash(struct world *w) {
         bool is_whole = fetch(w, ns, c, d);
         struct block_store_stats st = store_fx_stats(&w->f);
         if (!is_whole && clean[ns][c][d])
-            fail_msg("block %u/%u/%u was clean on disk and is broken: %llu corrupt, %llu busy", ns, c,
-                     d, (unsigned long long)st.disk_corrupt, (unsigned long long)st.fetch_busy);
+            fail_msg("block %u/%u/%u was clean on disk and is broken: %llu corrupt, %llu busy", ns,
+                     c, d, (unsigned long long)st.disk_corrupt, (unsigned long long)st.fetch_busy);
         if (is_whole)
             version_of(&w->b[ns][c][d], info.put_seq)->life = w->life;
     }
@@ -387,7 +389,7 @@ static void run_seed(uint64_t seed, uint32_t *n_kept, uint32_t *n_lost) {
     static const struct {
         void (*step)(struct world *w);
         uint32_t weight;
-    } steps[] = {{step_put, 30}, {step_evict, 8},  {step_ops, 40},  {step_time, 8},
+    } steps[] = {{step_put, 30},  {step_evict, 8},  {step_ops, 40}, {step_time, 8},
                  {step_fault, 6}, {step_fetch, 10}, {step_crash, 2}};
     /* More than the disk has room for, and both sizes want its extents. */
     store_fx_open(&w.f, 24 + 8 * draw(&w, 4), 48 + 16 * draw(&w, 3));

@@ -310,8 +310,9 @@ static void test_evict_by_time_id_and_descendants(void **state) {
     store_fx_put(&f, 1, 0, 4);
     f.wall_ns += 50 * NS_PER_S;
     store_fx_put(&f, 2, 0, 4);
-    struct store_filter t = {
-        .by_time = true, .time_from_ms = (FX_WALL_S + 50) * 1000, .time_to_ms = (FX_WALL_S + 50) * 1000};
+    struct store_filter t = {.by_time = true,
+                             .time_from_ms = (FX_WALL_S + 50) * 1000,
+                             .time_to_ms = (FX_WALL_S + 50) * 1000};
     assert_int_equal(store_fx_evict(&f, &t), 4);
     assert_int_equal(store_fx_lookup(&f, 1, 4, false), 4);
     struct block_id id = fx_id(1, 2);

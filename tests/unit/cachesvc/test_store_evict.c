@@ -15,7 +15,8 @@ static struct store_filter by_id(const struct block_id *id) {
     return (struct store_filter){.ids = id, .n_ids = 1, .by_ns = true, .digest = FX_DIGEST};
 }
 
-static void open_crashing(struct store_fx *f, struct crash_disk *d, uint32_t n_ram, uint32_t n_disk) {
+static void open_crashing(struct store_fx *f, struct crash_disk *d, uint32_t n_ram,
+                          uint32_t n_disk) {
     store_fx_open(f, n_ram, n_disk);
     crash_disk_init(d, f->dir, 3);
     f->x.crash = d;
@@ -63,9 +64,10 @@ static void test_an_evict_again_after_an_error_is_done_when_it_is_synced(void **
         assert_int_equal(store_fx_put(&f, 1, 0, 4), 4);
         store_fx_drain(&f);
         struct block_id id = fx_id(1, 0);
-        struct store_filter flt = what == 0   ? by_id(&id)
-                                  : what == 1 ? (struct store_filter){.by_writer = true, .writer = "writer"}
-                                              : (struct store_filter){0};
+        struct store_filter flt = what == 0 ? by_id(&id)
+                                  : what == 1
+                                      ? (struct store_filter){.by_writer = true, .writer = "writer"}
+                                      : (struct store_filter){0};
         flt.descendants = true;
         struct store_evict ev;
         int answer = 1;
@@ -92,7 +94,8 @@ static void test_an_evict_again_after_an_error_is_done_when_it_is_synced(void **
 static void test_an_extent_with_a_page_in_flight_changes_nothing(void **state) {
     (void)state;
     struct store_fx f;
-    store_fx_open(&f, 32, 16); /* one extent: its table has two pages for small slots, one for big */
+    store_fx_open(&f, 32,
+                  16); /* one extent: its table has two pages for small slots, one for big */
     static const uint32_t sizes[] = {4032, 4032};
     struct store_ns_shape shape = {
         .payload_bytes = 8064, .n_ranges = 2, .n_full = 2, .seg_blocks = 8, .range_sizes = sizes};
@@ -170,7 +173,8 @@ static void test_an_evict_waits_for_the_extent_that_changes_hands(void **state) 
     /* Big blocks want RAM and then the disk's one extent: the chain is forgotten on the way. */
     for (uint32_t k = 0; k < 6; k++) {
         id = fx_id(50 + k, 0);
-        struct store_put_block b = {.id = id, .checksum = checksum_block(bytes, sizes, 2, id.b, sums)};
+        struct store_put_block b = {.id = id,
+                                    .checksum = checksum_block(bytes, sizes, 2, id.b, sums)};
         struct store_put_args a = {.ns = big, .n = 1, .blocks = &b};
         struct store_put *put;
         struct store_fill fill;
@@ -304,8 +308,10 @@ static void test_puts_of_what_was_removed_are_refused(void **state) {
         assert_int_equal(store_fx_evict(&f, &bob), 0);
         assert_int_equal(offer(&f, 3, "bob", now - 5, 0), STORE_PUT_REMOVED);
         assert_int_equal(offer(&f, 3, "eve", now - 5, 0), STORE_PUT_WANTED);
-        assert_int_equal(offer(&f, 3, NULL, now - 5, 0), STORE_PUT_WANTED); /* the session's writer */
-        struct store_filter group = {.by_group = true, .group = 7, .by_ns = true, .digest = FX_DIGEST};
+        assert_int_equal(offer(&f, 3, NULL, now - 5, 0),
+                         STORE_PUT_WANTED); /* the session's writer */
+        struct store_filter group = {
+            .by_group = true, .group = 7, .by_ns = true, .digest = FX_DIGEST};
         assert_int_equal(store_fx_evict(&f, &group), 0);
         assert_int_equal(offer(&f, 4, "eve", now - 5, 7), STORE_PUT_REMOVED);
         assert_int_equal(offer(&f, 4, "eve", now - 5, 8), STORE_PUT_WANTED);

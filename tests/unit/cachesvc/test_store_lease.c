@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-
 static struct store_lookup lease(struct store_fx *f, struct store_session *ss, uint32_t chain,
                                  uint32_t n, uint32_t have, struct store_loc *locs) {
     static struct block_id ids[64];

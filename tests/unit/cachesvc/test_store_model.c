@@ -27,7 +27,7 @@ struct holder {
 struct model {
     struct store_fx f;
     uint64_t rnd;
-    uint32_t space, ns[SPACES], big; /* space: of the running step; f.ns follows */
+    uint32_t space, ns[SPACES], big;       /* space: of the running step; f.ns follows */
     bool committed[SPACES][CHAINS][DEPTH]; /* since the last removal */
     bool big_committed[BIGS];
     struct store_session *ss[3];
@@ -199,10 +199,8 @@ static void step_evict(struct model *m) {
     uint32_t c = draw(m, CHAINS), d = draw(m, DEPTH);
     struct block_id id = fx_id(c, d);
     bool below = draw(m, 2), all = draw(m, 12) == 0;
-    struct store_filter f = {.ids = all ? NULL : &id,
-                             .n_ids = 1,
-                             .descendants = below,
-                             .by_ns = !all};
+    struct store_filter f = {
+        .ids = all ? NULL : &id, .n_ids = 1, .descendants = below, .by_ns = !all};
     struct store_ns_info info;
     block_store_ns_info(m->f.s, m->f.ns, &info);
     memcpy(f.digest, info.digest, DIGEST_BYTES);
@@ -214,8 +212,8 @@ static void step_evict(struct model *m) {
     if (all)
         memset(m->big_committed, 0, sizeof(m->big_committed));
     for (uint32_t k = d; !all && k < DEPTH; k++)
-        if (k == d || (below && m->committed[space][c][k] &&
-                       store_fx_where(&m->f, c, k) == STORE_ABSENT))
+        if (k == d ||
+            (below && m->committed[space][c][k] && store_fx_where(&m->f, c, k) == STORE_ABSENT))
             removed(m, space, c, k);
     assert_true(store_fx_where(&m->f, c, d) == STORE_ABSENT);
 }
@@ -274,10 +272,10 @@ static void step_faults(struct model *m) {
 }
 
 static void (*const steps[])(struct model *) = {
-    step_put,    step_put,    step_put,   step_put,   step_half_put, step_conflict,
-    step_lookup, step_lookup, step_fetch, step_fetch, step_lease,    step_lease,
-    step_lease,  step_lease,  step_big,   step_time,  step_time,
-    step_evict,  step_pump,   step_pump,  step_time,  step_faults,   step_restart,
+    step_put,    step_put,    step_put,   step_put,    step_half_put, step_conflict,
+    step_lookup, step_lookup, step_fetch, step_fetch,  step_lease,    step_lease,
+    step_lease,  step_lease,  step_big,   step_time,   step_time,     step_evict,
+    step_pump,   step_pump,   step_time,  step_faults, step_restart,
 };
 
 static uint64_t env(const char *name, uint64_t otherwise) {

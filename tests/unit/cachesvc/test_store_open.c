@@ -117,7 +117,8 @@ static void test_a_broken_super_block_leaves_ram_serving(void **state) {
         assert_int_equal(store_fx_stats(&f).now.disk_degraded, 0);
         assert_int_equal(store_fx_put(&f, 2, 0, 4), 4);
         store_fx_restart(&f, false);
-        assert_int_equal(store_fx_stats(&f).recovered, 4); /* only what would be refused is replaced */
+        assert_int_equal(store_fx_stats(&f).recovered,
+                         4); /* only what would be refused is replaced */
         store_fx_close(&f);
     }
 }
@@ -242,7 +243,8 @@ static void test_other_geometry_is_refused_and_nothing_changed(void **state) {
     assert_non_null(strstr(eb.text, "extents"));
     f.cfg = was;
     f.cfg.disk_bytes = 100;
-    for (int reformat = 0; reformat < 2; reformat++) { /* not even then: nothing new could be made */
+    for (int reformat = 0; reformat < 2;
+         reformat++) { /* not even then: nothing new could be made */
         f.cfg.disk_reformat = reformat;
         assert_int_equal(store_fx_start(&f, &eb), ERR_INVALID);
         assert_non_null(strstr(eb.text, "too few for one extent"));

@@ -76,7 +76,8 @@ static void test_shapes(void **state) {
     sh.payload_bytes += 36;
     assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), ERR_INVALID);
     sizes[0] = 64;
-    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), ERR_INVALID); /* the sum */
+    assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL),
+                     ERR_INVALID); /* the sum */
     sh.payload_bytes -= 36;
     sh.n_full = FX_RANGES + 1;
     assert_int_equal(block_store_ns_register(f.s, digest, &sh, &ns, NULL), ERR_INVALID);

@@ -7,7 +7,8 @@
 #include "cachesvc/store/disk_format.h"
 #include "common/checksum.h"
 
-#define TABLE_OFF ((off_t)(FX_HEAD + DISK_PAGE)) /* of the first extent: 16 slots of 4 KiB, two pages */
+#define TABLE_OFF                                                                                  \
+    ((off_t)(FX_HEAD + DISK_PAGE)) /* of the first extent: 16 slots of 4 KiB, two pages */
 #define SLOTS_OFF (TABLE_OFF + (off_t)(2 * DISK_PAGE))
 
 static int open_blocks(const struct store_fx *f) {

@@ -7,11 +7,8 @@ static uint32_t lease(struct store_fx *f, struct store_session *ss, uint32_t cha
     uint8_t where[64];
     for (uint32_t i = 0; i < n; i++)
         ids[i] = fx_id(chain, i);
-    struct store_lookup l = {.ns = f->ns,
-                             .ids = ids,
-                             .n = n,
-                             .where = where,
-                             .flags = STORE_LOOKUP_LEASE};
+    struct store_lookup l = {
+        .ns = f->ns, .ids = ids, .n = n, .where = where, .flags = STORE_LOOKUP_LEASE};
     assert_int_equal(block_store_lookup(f->s, ss, &l), 0);
     *ret_id = l.lease_id;
     return l.n_leased;

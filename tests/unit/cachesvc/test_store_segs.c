@@ -24,7 +24,8 @@ static bool lists(const struct store_fx *f, uint32_t chain, uint32_t depth) {
 
 static uint64_t evict_one(struct store_fx *f, uint32_t chain, uint32_t depth, bool descendants) {
     struct block_id id = fx_id(chain, depth);
-    struct store_filter filter = {.by_ns = true, .ids = &id, .n_ids = 1, .descendants = descendants};
+    struct store_filter filter = {
+        .by_ns = true, .ids = &id, .n_ids = 1, .descendants = descendants};
     struct store_ns_info info;
     block_store_ns_info(f->s, f->ns, &info);
     memcpy(filter.digest, info.digest, DIGEST_BYTES);

@@ -150,10 +150,12 @@ static void test_lines_of_any_length(void **state) {
     size_t n = strlen(text);
     memset(text + n, 'x', 194);
     n += 194;
-    n += (size_t)snprintf(text + n, sizeof(text) - n, " listen_port = 1\r\n# listen_port = 2\n  cache : ");
+    n += (size_t)snprintf(text + n, sizeof(text) - n,
+                          " listen_port = 1\r\n# listen_port = 2\n  cache : ");
     memset(text + n, 'h', 5000);
     n += 5000;
-    n += (size_t)snprintf(text + n, sizeof(text) - n, ", b ; two\n\tmodel=a;b\nverbose = on ;\nratio = 0.75");
+    n += (size_t)snprintf(text + n, sizeof(text) - n,
+                          ", b ; two\n\tmodel=a;b\nverbose = on ;\nratio = 0.75");
     tmpdir_write(&d, "x.ini", text, n);
     if (LOAD(&c, &eb, NULL, "--config", tmpdir_join(&d, "x.ini", path, sizeof(path))) < 0)
         fail_msg("%s", eb.text);
@@ -244,8 +246,8 @@ struct seen {
 };
 static void on_differs(void *arg, const struct cfg_opt *o) {
     struct seen *seen = arg;
-    snprintf(seen->text + strlen(seen->text), sizeof(seen->text) - strlen(seen->text), "%s%s ", o->name,
-             o->live ? "" : "!");
+    snprintf(seen->text + strlen(seen->text), sizeof(seen->text) - strlen(seen->text), "%s%s ",
+             o->name, o->live ? "" : "!");
 }
 
 /* E6, E7: what SIGHUP stands on: live rows change, others are named, an error changes nothing. */
@@ -266,11 +268,13 @@ static void test_reload_changes_live_rows_only(void **state) {
     assert_int_equal(cfg_load(t, &prog, &c, 4, argv, NULL, stdout, &eb), 0);
     assert_int_equal(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb), 0);
     assert_string_equal(seen.text, "");
-    static const char other[] = "ratio = 0.75\ncache = a,b\nmodel = n\nverbose = false\nfetch = never\n";
+    static const char other[] =
+        "ratio = 0.75\ncache = a,b\nmodel = n\nverbose = false\nfetch = never\n";
     tmpdir_write(&d, "x.ini", other, sizeof(other) - 1);
     assert_int_equal(cfg_reload(t, &prog, &c, 4, argv, NULL, on_differs, &seen, &eb), 0);
     assert_string_equal(seen.text, "fetch cache model! ratio ");
-    assert_true(c.ratio == 0.75 && c.verbose && c.fetch == 2); /* the command line is stronger still */
+    assert_true(c.ratio == 0.75 && c.verbose &&
+                c.fetch == 2); /* the command line is stronger still */
     assert_int_equal(c.cache.n, 2);
     assert_string_equal(c.cache.v[1], "b");
     assert_string_equal(c.model, "m");
@@ -293,8 +297,8 @@ static void test_a_tools_arguments(void **state) {
     struct cfg_asked asked;
     struct errbuf eb;
     bool given[7] = {0};
-    char *argv[] = {(char[]){"toy"}, (char[]){"list"}, (char[]){"--cache=a"}, (char[]){"more"},
-                    (char[]){"--cache"}, (char[]){"b"}, (char[]){"--verbose"}, NULL};
+    char *argv[] = {(char[]){"toy"},     (char[]){"list"}, (char[]){"--cache=a"}, (char[]){"more"},
+                    (char[]){"--cache"}, (char[]){"b"},    (char[]){"--verbose"}, NULL};
     assert_int_equal(cfg_args(toy_config_table(), &c, 7, argv, &asked, given, &eb), 0);
     assert_int_equal(c.cache.n, 2);
     assert_true(c.verbose);
@@ -304,8 +308,10 @@ static void test_a_tools_arguments(void **state) {
     assert_string_equal(argv[6], "more");
     assert_true(given[3] && given[5] && !given[0] && !given[4]);
     cfg_free(toy_config_table(), &c);
-    static const char *const wrong[][2] = {{"--config=/nonexistent", "--config"}, {"--dump-config", "--dump-config"},
-                                           {"--ram-bytes=x", "--ram-bytes"}, {"--nonsense", "--nonsense"},
+    static const char *const wrong[][2] = {{"--config=/nonexistent", "--config"},
+                                           {"--dump-config", "--dump-config"},
+                                           {"--ram-bytes=x", "--ram-bytes"},
+                                           {"--nonsense", "--nonsense"},
                                            {"--fetch", "--fetch"}};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         char text[64];

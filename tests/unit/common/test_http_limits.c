@@ -68,7 +68,9 @@ static void test_probes_always_answer(void **state) {
 
 static void send_body(struct client *c, const char *path, size_t n) {
     static char text[400u << 10];
-    int len = snprintf(text, sizeof(text), "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", path, n);
+    int len =
+        snprintf(text, sizeof(text),
+                 "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", path, n);
     size_t all = (size_t)len + n, at = 0;
     memset(text + len, 'x', n);
     for (int i = 0; at < all && i < 20000; i++) {
@@ -102,17 +104,22 @@ static void test_the_head_alone_is_asked(void **state) {
     assert_null(strstr(c.in, "100 Continue"));
     assert_int_equal(f->n_calls, 0);
     client_close(&c);
-    one_shot(f, "POST /guarded HTTP/1.1\r\nHost: localhost\r\nX-Key: good\r\nContent-Length: 3\r\n\r\nabc",
-             "\r\n\r\nabc");
+    one_shot(
+        f,
+        "POST /guarded HTTP/1.1\r\nHost: localhost\r\nX-Key: good\r\nContent-Length: 3\r\n\r\nabc",
+        "\r\n\r\nabc");
     client_open(&c, f); /* who is still sending megabytes hears why, and is not reset */
-    client_send(&c, "POST /guarded HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n800000\r\n");
+    client_send(&c, "POST /guarded HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                    "chunked\r\n\r\n800000\r\n");
     for (int i = 0; i < 20; i++)
         send_more(&c);
     client_expect(&c, "HTTP/1.1 401");
     client_expect(&c, "no key");
     client_close(&c);
-    one_shot(f, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n", "HTTP/1.1 404");
-    one_shot(f, "PUT /guarded HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n", "HTTP/1.1 405");
+    one_shot(f, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n",
+             "HTTP/1.1 404");
+    one_shot(f, "PUT /guarded HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n",
+             "HTTP/1.1 405");
 }
 
 /* A9: all bodies share one budget; who fills it is told, others are not. */
@@ -216,7 +223,8 @@ static void test_silence_behind_a_100_continue_times_out(void **state) {
     struct fixture *f = open_fixture((struct http_server_cfg){.body_timeout_ms = 30});
     struct client c;
     client_open(&c, f);
-    client_send(&c, "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    client_send(&c, "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: "
+                    "100-continue\r\nContent-Length: 3\r\n\r\n");
     client_expect(&c, "100 Continue");
     client_expect(&c, "HTTP/1.1 408");
     client_close(&c);
@@ -227,10 +235,15 @@ static void test_silence_behind_a_100_continue_times_out(void **state) {
 /* B8: a page whose name resolves to 127.0.0.1 (DNS rebinding). */
 static void test_host_is_checked_on_loopback(void **state) {
     struct fixture *f = *state;
-    static const char *const good[] = {"localhost", "LOCALHOST:8000", "localhost.", "a.localhost:1",
-                                       "127.0.0.1:80", "10.1.2.3", "[::1]:8000"};
-    static const char *const bad[] = {"evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80",
-                                      "xlocalhost", "127.0.0.1x", "gate.example"};
+    static const char *const good[] = {"localhost",     "LOCALHOST:8000", "localhost.",
+                                       "a.localhost:1", "127.0.0.1:80",   "10.1.2.3",
+                                       "[::1]:8000"};
+    static const char *const bad[] = {"evil.example",
+                                      "127.0.0.1.evil.example",
+                                      "localhost.evil.example:80",
+                                      "xlocalhost",
+                                      "127.0.0.1x",
+                                      "gate.example"};
     char req[256];
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         snprintf(req, sizeof(req), "GET /hello HTTP/1.1\r\nHost: %s\r\n\r\n", good[i]);
@@ -257,7 +270,8 @@ static void test_slow_head_and_body_time_out(void **state) {
     struct fixture *f = open_fixture((struct http_server_cfg){
         .head_timeout_ms = 20, .body_timeout_ms = 20, .idle_timeout_ms = 30});
     one_shot(f, "GET /hel", "HTTP/1.1 408");
-    one_shot(f, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab", "HTTP/1.1 408");
+    one_shot(f, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab",
+             "HTTP/1.1 408");
     struct client c;
     client_open(&c, f);
     client_expect_eof(&c); /* idle: closed without a word */

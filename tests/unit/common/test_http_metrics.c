@@ -83,8 +83,8 @@ static const char *get(struct fixture *f, const char *path) {
                              .sin_port = htons(http_server_port(f->s)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
-    int len =
-        snprintf(req, sizeof(req), "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    int len = snprintf(req, sizeof(req),
+                       "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
     assert_int_equal(send(fd, req, (size_t)len, MSG_NOSIGNAL), len);
     for (;;) {
         ssize_t k = recv(fd, f->text + n, sizeof(f->text) - 1 - n, MSG_DONTWAIT);
@@ -106,7 +106,11 @@ static void test_metrics(void **state) {
     static const char *const process[] = {
         "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total ",
         "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes ",
-        "incipit_log_dropped_total 0\n", "incipit_log_suppressed_total 0\n", "process_virtual_memory_bytes ", "process_open_fds ", "process_max_fds ",
+        "incipit_log_dropped_total 0\n",
+        "incipit_log_suppressed_total 0\n",
+        "process_virtual_memory_bytes ",
+        "process_open_fds ",
+        "process_max_fds ",
         "incipit_build_info{version=\"" INCIPIT_VERSION "\"} 1\n"};
     for (size_t i = 0; i < ARRAY_LEN(process); i++)
         assert_non_null(strstr(f->text, process[i]));

@@ -10,7 +10,8 @@ static void test_keep_alive_serves_two(void **state) {
     assert_non_null(strstr(c.in, "Content-Length: 5\r\n"));
     assert_non_null(strstr(c.in, "X-A: b\r\n"));
     assert_null(strstr(c.in, "Evil"));
-    client_send(&c, "GET /hello?a=1&q=zwei HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    client_send(&c,
+                "GET /hello?a=1&q=zwei HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     client_expect(&c, "\r\n\r\nzwei");
     client_expect_eof(&c);
     client_close(&c);
@@ -35,7 +36,8 @@ static void test_byte_by_byte(void **state) {
     struct fixture *f = *state;
     struct client c;
     client_open(&c, f);
-    const char *req = "\r\nPOST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabcde";
+    const char *req =
+        "\r\nPOST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabcde";
     for (const char *p = req; *p; p++) {
         char one[2] = {*p, 0};
         client_send(&c, one);
@@ -49,8 +51,8 @@ static void test_byte_by_byte(void **state) {
 static void test_head_has_no_body(void **state) {
     struct client c;
     client_open(&c, *state);
-    client_send(
-        &c, "HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hello?q=end HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client_send(&c, "HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hello?q=end "
+                    "HTTP/1.1\r\nHost: localhost\r\n\r\n");
     client_expect(&c, "end");
     assert_non_null(strstr(c.in, "Content-Length: 5\r\n"));
     assert_null(strstr(c.in, "hello\r"));
@@ -86,19 +88,23 @@ static void test_refusals(void **state) {
          "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
          "HTTP/1.1 413"},
         /* smuggling */
-        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: "
+         "4\r\n\r\nabc",
          "HTTP/1.1 400"},
         {"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: "
          "chunked\r\n\r\n0\r\n\r\n",
          "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, "
+         "chunked\r\n\r\n0\r\n\r\n",
          "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: "
+        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+         "chunked\r\nTransfer-Encoding: "
          "chunked\r\n\r\n0\r\n\r\n",
          "HTTP/1.1 400"},
         {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"},
         {"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: +3\r\n\r\nabc", "HTTP/1.1 400"},
-        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3, 3\r\n\r\nabc", "HTTP/1.1 400"},
+        {"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3, 3\r\n\r\nabc",
+         "HTTP/1.1 400"},
         {"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
          "HTTP/1.1 400"},
         {"POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: tea\r\nContent-Length: 3\r\n\r\nabc",
@@ -119,9 +125,9 @@ static void test_refusal_ends_the_connection(void **state) {
     struct fixture *f = *state;
     struct client c;
     client_open(&c, f);
-    client_send(
-        &c, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nabcde"
-            "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client_send(&c, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                    "5\r\nContent-Length: 5\r\n\r\nabcde"
+                    "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
     client_expect(&c, "HTTP/1.1 400");
     client_expect_eof(&c);
     assert_non_null(strstr(c.in, "Connection: close"));
@@ -132,8 +138,8 @@ static void test_refusal_ends_the_connection(void **state) {
 static void test_expect_continue(void **state) {
     struct client c;
     client_open(&c, *state);
-    client_send(
-        &c, "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    client_send(&c, "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: "
+                    "100-continue\r\nContent-Length: 3\r\n\r\n");
     client_expect(&c, "HTTP/1.1 100 Continue\r\n\r\n");
     client_send(&c, "abc");
     client_expect(&c, "\r\n\r\nabc");
@@ -150,8 +156,9 @@ static void test_stream_chunks_and_next_request(void **state) {
     struct fixture *f = *state;
     struct client c;
     hold(f, &c);
-    client_send(&c,
-                "GET /hello?q=next HTTP/1.1\r\nHost: localhost\r\n\r\n"); /* waits for the stream's end */
+    client_send(
+        &c,
+        "GET /hello?q=next HTTP/1.1\r\nHost: localhost\r\n\r\n"); /* waits for the stream's end */
     http_stream_on_drained(f->held, on_drained, f);
     assert_int_equal(http_stream_begin(f->held, 200, "text/event-stream"), 0);
     assert_int_equal(http_stream_write(f->held, "data: 1\n\n", 9), 0);
@@ -265,17 +272,22 @@ static void test_requests_have_ids_and_lines(void **state) {
     const struct log_cfg lc = {.prog = "t", .fd = fds[1], .sync = true, .burst = 1};
     assert_int_equal(log_new(&log, &lc), 0);
     struct fixture *f = open_fixture((struct http_server_cfg){.log = log, .access_log = true});
-    one_shot(f, "GET /hello?q=a HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: my-id.7\r\nTraceparent: 00-ab-cd-01\r\n"
-                "X-Forwarded-For: 10.9.8.7\r\n\r\n", "X-Request-Id: my-id.7\r\n");
+    one_shot(f,
+             "GET /hello?q=a HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: my-id.7\r\nTraceparent: "
+             "00-ab-cd-01\r\n"
+             "X-Forwarded-For: 10.9.8.7\r\n\r\n",
+             "X-Request-Id: my-id.7\r\n");
     client_open(&c, f); /* one that could forge a line is replaced */
-    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\" status=\"1\r\nConnection: close\r\n\r\n");
+    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\" "
+                    "status=\"1\r\nConnection: close\r\n\r\n");
     client_expect_eof(&c);
     const char *made = strstr(c.in, "X-Request-Id: ");
     assert_non_null(made);
     assert_int_equal(strspn(made + 14, "0123456789abcdef"), 16);
     client_close(&c);
     one_shot(f, "GET /probe HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 200");
-    one_shot(f, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 404");
+    one_shot(f, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+             "HTTP/1.1 404");
     one_shot(f, "GARBAGE\r\n\r\n", "HTTP/1.1 400");
     hold(f, &c);
     client_close(&c);
@@ -289,8 +301,9 @@ static void test_requests_have_ids_and_lines(void **state) {
     close(fds[0]);
     assert_true(n > 0);
     assert_int_equal(count(lines, "event=request"), 5); /* no limit, and no probe */
-    assert_non_null(strstr(lines, "id=my-id.7 client=127.0.0.1 forwarded=10.9.8.7 trace=00-ab-cd-01 method=GET "
-                                  "path=/hello status=200 bytes="));
+    assert_non_null(
+        strstr(lines, "id=my-id.7 client=127.0.0.1 forwarded=10.9.8.7 trace=00-ab-cd-01 method=GET "
+                      "path=/hello status=200 bytes="));
     assert_null(strstr(lines, "status=1"));
     assert_non_null(strstr(lines, "path=/nowhere status=404"));
     assert_non_null(strstr(lines, "status=400"));
@@ -303,15 +316,18 @@ static void test_cors_is_an_option(void **state) {
     struct client c;
     one_shot(f, "OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\n\r\n", "Allow: POST, OPTIONS");
     client_open(&c, f);
-    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\nConnection: close\r\n\r\n");
+    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nOrigin: "
+                    "https://a.example\r\nConnection: close\r\n\r\n");
     client_expect_eof(&c);
     assert_null(strstr(c.in, "Access-Control"));
     client_close(&c);
     static const char *const origins[] = {"https://a.example"};
-    struct fixture *g = open_fixture((struct http_server_cfg){.cors_origins = origins, .n_cors = 1});
+    struct fixture *g =
+        open_fixture((struct http_server_cfg){.cors_origins = origins, .n_cors = 1});
     client_open(&c, g);
     client_send(&c, "OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\n"
-                    "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, content-type\r\n\r\n");
+                    "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: "
+                    "authorization, content-type\r\n\r\n");
     client_expect(&c, "\r\n\r\n");
     assert_non_null(strstr(c.in, "HTTP/1.1 204"));
     assert_null(strstr(c.in, "Content-Length")); /* RFC 9110 §8.6: not with a 204 */
@@ -319,7 +335,8 @@ static void test_cors_is_an_option(void **state) {
     assert_non_null(strstr(c.in, "Access-Control-Allow-Methods: POST, OPTIONS\r\n"));
     assert_non_null(strstr(c.in, "Access-Control-Allow-Headers: authorization, content-type\r\n"));
     c.n = 0;
-    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nOrigin: https://b.example\r\nConnection: close\r\n\r\n");
+    client_send(&c, "GET /hello HTTP/1.1\r\nHost: localhost\r\nOrigin: "
+                    "https://b.example\r\nConnection: close\r\n\r\n");
     client_expect_eof(&c);
     assert_null(strstr(c.in, "Access-Control"));
     assert_non_null(strstr(c.in, "Vary: Origin"));

@@ -30,9 +30,18 @@ static void test_parse_and_walk(void **state) {
 
 static void test_refuses(void **state) {
     (void)state;
-    static const char *const bad[] = {
-        "", "{", "{\"a\":1,\"a\":2}", "[\"\xff\"]", "[1] x", "nope",
-        "[1e999-5]", "[99999999999999999999-]", "[-]", "{\"a\\u0000b\":1}", "[\"\\ud800]", "[\"\\u\"]"};
+    static const char *const bad[] = {"",
+                                      "{",
+                                      "{\"a\":1,\"a\":2}",
+                                      "[\"\xff\"]",
+                                      "[1] x",
+                                      "nope",
+                                      "[1e999-5]",
+                                      "[99999999999999999999-]",
+                                      "[-]",
+                                      "{\"a\\u0000b\":1}",
+                                      "[\"\\ud800]",
+                                      "[\"\\u\"]"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct errbuf eb = {{0}};
         struct json_t *j = NULL;
@@ -61,8 +70,16 @@ static void test_what_fits_no_type_is_read_as_near_as_it_goes(void **state) {
         {"\"\\ud83d\\ude00\"", JSON_KIND_STRING, 0, {"\xf0\x9f\x98\x80", 4}},
         {"\"\\ud800x\"", JSON_KIND_STRING, 0, {"\xef\xbf\xbdx", 4}},
         {"\"\\udc00\\ud800\"", JSON_KIND_STRING, 0, {"\xef\xbf\xbd\xef\xbf\xbd", 6}},
-        {"\"\\ud83d\\u0041\"", JSON_KIND_STRING, 0, {"\xef\xbf\xbd" "A", 4}},
-        {"\"\\\\ud800 12345678901234567890\"", JSON_KIND_STRING, 0, {"\\ud800 12345678901234567890", 27}},
+        {"\"\\ud83d\\u0041\"",
+         JSON_KIND_STRING,
+         0,
+         {"\xef\xbf\xbd"
+          "A",
+          4}},
+        {"\"\\\\ud800 12345678901234567890\"",
+         JSON_KIND_STRING,
+         0,
+         {"\\ud800 12345678901234567890", 27}},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char text[128];

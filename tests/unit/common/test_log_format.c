@@ -32,8 +32,12 @@ static const char *line_of(bool json, size_t cap, const char *fmt, ...) {
 
 static void test_plain_values_stand_as_they_are(void **state) {
     (void)state;
-    assert_string_equal(LOGFMT(" a=%s b=%u c=%s:%u", "x/y", 7u, "host", 80u), "a=x/y b=7 c=host:80");
-    assert_string_equal(LOGFMT("a=%s", "gr\xc3\xbc\xc3\x9f" "e'"), "a=gr\xc3\xbc\xc3\x9f" "e'");
+    assert_string_equal(LOGFMT(" a=%s b=%u c=%s:%u", "x/y", 7u, "host", 80u),
+                        "a=x/y b=7 c=host:80");
+    assert_string_equal(LOGFMT("a=%s", "gr\xc3\xbc\xc3\x9f"
+                                       "e'"),
+                        "a=gr\xc3\xbc\xc3\x9f"
+                        "e'");
     assert_string_equal(LOGFMT(" "), "");
 }
 
@@ -51,8 +55,12 @@ static void test_values_cannot_forge_fields_or_lines(void **state) {
     assert_string_equal(LOGFMT("v=%s", "a=b"), "v=\"a=b\"");
     assert_string_equal(LOGFMT("v=%s w=%s", "", (const char *)NULL), "v=\"\" w=-");
     assert_string_equal(LOGFMT("v=%s", "\x1b[2J\x7f\t"), "v=\"\\u001b[2J\\u007f\\t\"");
-    assert_string_equal(LOGFMT("v=%s", "\xc2\x9b" "31m"), "v=\"\\u009b31m\""); /* C1's CSI */
-    assert_string_equal(LOGFMT("v=%s", "a\xe2\x80\xae" "b\xe2\x80\xa8"), "v=\"a\\u202eb\\u2028\"");
+    assert_string_equal(LOGFMT("v=%s", "\xc2\x9b"
+                                       "31m"),
+                        "v=\"\\u009b31m\""); /* C1's CSI */
+    assert_string_equal(LOGFMT("v=%s", "a\xe2\x80\xae"
+                                       "b\xe2\x80\xa8"),
+                        "v=\"a\\u202eb\\u2028\"");
     assert_string_equal(LOGFMT("v=%s", "a\xff\xc3"), "v=\"a\\ufffd\\ufffd\"");
     assert_string_equal(LOGFMT("v=%.3s", "a\xc3\xbc\xc3\xbc"), "v=a\xc3\xbc");
     assert_string_equal(LOGFMT("v=%.2s", "ab\xc3\xbc"), "v=ab");
@@ -61,31 +69,34 @@ static void test_values_cannot_forge_fields_or_lines(void **state) {
 
 static void test_conversions(void **state) {
     (void)state;
-    assert_string_equal(LOGFMT("a=%d b=%llu c=%zu d=%" PRIu64 " e=%ld", -3, 1ull << 40, (size_t)5,
-                               UINT64_MAX, -9l),
-                        "a=-3 b=1099511627776 c=5 d=18446744073709551615 e=-9");
-    assert_string_equal(LOGFMT("a=%08x b=%.3f c=%g d=%c e=%5d f=%-5dx g=%%", 0xabcu, 1.5, 0.25, 'q',
-                               42, 7),
-                        "a=00000abc b=1.500 c=0.25 d=q e=\"   42\" f=\"7    x\" g=%");
+    assert_string_equal(
+        LOGFMT("a=%d b=%llu c=%zu d=%" PRIu64 " e=%ld", -3, 1ull << 40, (size_t)5, UINT64_MAX, -9l),
+        "a=-3 b=1099511627776 c=5 d=18446744073709551615 e=-9");
+    assert_string_equal(
+        LOGFMT("a=%08x b=%.3f c=%g d=%c e=%5d f=%-5dx g=%%", 0xabcu, 1.5, 0.25, 'q', 42, 7),
+        "a=00000abc b=1.500 c=0.25 d=q e=\"   42\" f=\"7    x\" g=%");
     assert_string_equal(LOGFMT("a=%*d b=%.*s c=%.*s", 4, 5, 2, "xyz", -1, "all"),
                         "a=\"   5\" b=xy c=all");
-    assert_string_equal(LOGFMT("a=%" PRIu16 " b=%" PRIx64, (uint16_t)65535, (uint64_t)0x1234567890ull),
-                        "a=65535 b=1234567890");
+    assert_string_equal(
+        LOGFMT("a=%" PRIu16 " b=%" PRIx64, (uint16_t)65535, (uint64_t)0x1234567890ull),
+        "a=65535 b=1234567890");
 }
 
 /* JSON of the same pairs parses, with the value that went in. */
 static void test_json_lines_parse(void **state) {
     (void)state;
-    json_t *doc = json_loads(JSON("n=%u z=%d f=%g inf=%g x=%x w=%03d seven=%s id=%s:%u s=%s e=%s", 7u, 0, 0.5,
-                                  1.0 / 0.0, 255u, -7, "7", "h", 80u, "a \"b\"\n\x01\xff", ""),
-                             JSON_REJECT_DUPLICATES, NULL);
+    json_t *doc =
+        json_loads(JSON("n=%u z=%d f=%g inf=%g x=%x w=%03d seven=%s id=%s:%u s=%s e=%s", 7u, 0, 0.5,
+                        1.0 / 0.0, 255u, -7, "7", "h", 80u, "a \"b\"\n\x01\xff", ""),
+                   JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(doc);
     assert_int_equal(json_integer_value(json_object_get(doc, "n")), 7);
     assert_true(json_real_value(json_object_get(doc, "f")) == 0.5);
     assert_string_equal(json_string_value(json_object_get(doc, "inf")), "inf");
     assert_string_equal(json_string_value(json_object_get(doc, "w")), "-07");
     assert_true(json_is_integer(json_object_get(doc, "z")));
-    assert_string_equal(json_string_value(json_object_get(doc, "seven")), "7"); /* a text stays one */
+    assert_string_equal(json_string_value(json_object_get(doc, "seven")),
+                        "7"); /* a text stays one */
     assert_string_equal(json_string_value(json_object_get(doc, "x")), "ff");
     assert_string_equal(json_string_value(json_object_get(doc, "id")), "h:80");
     assert_string_equal(json_string_value(json_object_get(doc, "s")), "a \"b\"\n\x01\xef\xbf\xbd");
@@ -101,8 +112,8 @@ static void test_full_lines_stay_whole(void **state) {
     big[sizeof(big) - 1] = '\0';
     for (size_t cap = 64; cap < 1400; cap++) {
         big[cap % 37] = '"';
-        const char *json = line_of(true, cap, "first=%u big=%s num=%llu last=%u", 1u, big,
-                                   123456789012ull, 2u);
+        const char *json =
+            line_of(true, cap, "first=%u big=%s num=%llu last=%u", 1u, big, 123456789012ull, 2u);
         json_t *doc = json_loads(json, 0, NULL);
         if (!doc)
             fail_msg("cap %zu: %s", cap, json);

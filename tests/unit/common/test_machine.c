@@ -46,8 +46,9 @@ static void test_version_2_takes_the_least_on_the_way_up(void **state) {
     (void)state;
     struct machine m;
     put("proc/self/cgroup", "0::/a.slice/b.scope\n");
-    put("proc/self/mountinfo", "22 1 0:5 / /proc rw - proc proc rw\n"
-                               "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n");
+    put("proc/self/mountinfo",
+        "22 1 0:5 / /proc rw - proc proc rw\n"
+        "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n");
     put("sys/fs/cgroup/a.slice/b.scope/cpu.max", "max 100000\n");
     put("sys/fs/cgroup/a.slice/b.scope/memory.max", "300000000\n");
     put("sys/fs/cgroup/a.slice/cpu.max", "199999 100000\n"); /* almost two are one */
@@ -66,7 +67,8 @@ static void test_version_2_takes_the_least_on_the_way_up(void **state) {
 static void test_version_1_and_a_container_that_sees_part_of_the_tree(void **state) {
     (void)state;
     struct machine m;
-    put("proc/self/cgroup", "9:name=systemd:/x\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n");
+    put("proc/self/cgroup",
+        "9:name=systemd:/x\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n");
     put("proc/self/mountinfo",
         "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
         "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
@@ -89,7 +91,8 @@ static void test_what_makes_no_sense_limits_nothing(void **state) {
     (void)state;
     struct machine m;
     put("proc/self/cgroup", "0::/../../elsewhere\n:::\nx\n");
-    put("proc/self/mountinfo", " - \n1 2 - cgroup2\n31 23 0:28 / /sys/fs/cgroup rw - cgroup2 c rw\n");
+    put("proc/self/mountinfo",
+        " - \n1 2 - cgroup2\n31 23 0:28 / /sys/fs/cgroup rw - cgroup2 c rw\n");
     put("sys/fs/cgroup/cpu.max", "100000 0\n");
     put("sys/fs/cgroup/memory.max", "-5 many\n");
     machine_read(&m, dir.path);
@@ -117,9 +120,10 @@ static void test_affinity_counts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_version_2_takes_the_least_on_the_way_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_version_1_and_a_container_that_sees_part_of_the_tree, setup,
+        cmocka_unit_test_setup_teardown(test_version_2_takes_the_least_on_the_way_up, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_version_1_and_a_container_that_sees_part_of_the_tree,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_makes_no_sense_limits_nothing, setup, teardown),
         cmocka_unit_test(test_affinity_counts),
     };

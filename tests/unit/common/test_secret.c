@@ -42,13 +42,18 @@ static void test_lines_and_words(void **state) {
     } cases[] = {
         {"a b\n", "a|b|1\n"},
         {"a\tb \t c", "a|b|c|1\n"},
-        {"\xef\xbb\xbf" "a\n", "a|1\n"},
+        {"\xef\xbb\xbf"
+         "a\n",
+         "a|1\n"},
         {"a\r\n\r\nb\r\n", "a|1\nb|3\n"},
         {"\n \n # c d\n#e\n  a # b \n", "a|#|b|5\n"},
         {"a\vb\fc", "a|b|c|1\n"},
         {"\xef\xbb\xbf# all\n", ""},
         {"", ""},
-        {"gr\xc3\xbc\xc3\x9f" "e\n", "gr\xc3\xbc\xc3\x9f" "e|1\n"},
+        {"gr\xc3\xbc\xc3\x9f"
+         "e\n",
+         "gr\xc3\xbc\xc3\x9f"
+         "e|1\n"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char got[200];
@@ -95,8 +100,12 @@ static void test_what_is_no_text_is_refused(void **state) {
         size_t n;
         const char *want;
     } cases[] = {
-        {"\xff\xfe" "a\0", 4, "UTF-16"},     {"\xfe\xff\0a", 4, "UTF-16"},
-        {"ok\nsec\0ret", 10, "line 2: con"}, {"a\x1b[0m", 5, "line 1: control"},
+        {"\xff\xfe"
+         "a\0",
+         4, "UTF-16"},
+        {"\xfe\xff\0a", 4, "UTF-16"},
+        {"ok\nsec\0ret", 10, "line 2: con"},
+        {"a\x1b[0m", 5, "line 1: control"},
         {"a\n\nb\xe9\n", 6, "line 3: byte 233"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -119,7 +128,8 @@ static void test_open_to_others_is_a_warning(void **state) {
     static const struct {
         mode_t mode;
         const char *want;
-    } cases[] = {{0600, ""}, {0400, ""}, {0640, "its group"}, {0604, "everybody"}, {0644, "everybody"}};
+    } cases[] = {
+        {0600, ""}, {0400, ""}, {0640, "its group"}, {0604, "everybody"}, {0644, "everybody"}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct secret_file f;
         struct errbuf warn, eb;

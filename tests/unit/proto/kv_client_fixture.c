@@ -2,8 +2,7 @@
 
 const uint32_t range_sizes[N_RANGES] = {20032, 64, 39936, 30016, 29888, 64};
 
-void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
-                    const char *text) {
+void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
     struct fixture *f = arg;
     (void)node, (void)text;
     f->n_up += state == KV_NODE_UP;
@@ -26,15 +25,24 @@ void turn(struct fixture *f, int n) {
 
 void open_client(struct fixture *f, const char *token, uint32_t n_data) {
     const char *addrs[3] = {f->addrs[0], f->addrs[1], f->addrs[2]};
-    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = f->n_nodes, .token = token,
+    struct kv_client_cfg cfg = {.addrs = addrs,
+                                .n_addrs = f->n_nodes,
+                                .token = token,
                                 .token_len = token ? strlen(token) : 0,
-                                .role = MSG_ROLE_WORKER, .n_data_conns = n_data,
-                                .backoff_min_ms = 5, .backoff_max_ms = 20,
-                                .on_node = on_node, .on_node_arg = f, .clk = f->clk};
+                                .role = MSG_ROLE_WORKER,
+                                .n_data_conns = n_data,
+                                .backoff_min_ms = 5,
+                                .backoff_max_ms = 20,
+                                .on_node = on_node,
+                                .on_node_arg = f,
+                                .clk = f->clk};
     struct errbuf eb;
     assert_int_equal(kv_client_open(&f->client, &f->loop, &cfg, &eb), 0);
-    struct kv_namespace ns = {.digest = {1, 2, 3}, .descriptor = "a=1\n", .descriptor_len = 4,
-                              .range_sizes = range_sizes, .n_ranges = N_RANGES,
+    struct kv_namespace ns = {.digest = {1, 2, 3},
+                              .descriptor = "a=1\n",
+                              .descriptor_len = 4,
+                              .range_sizes = range_sizes,
+                              .n_ranges = N_RANGES,
                               .n_full = N_RANGES};
     assert_int_equal(kv_client_namespace(f->client, &ns, &f->ns), 0);
 }
@@ -47,7 +55,8 @@ void make_chain(struct fixture *f) {
         assert_true(f->payload[i] && f->dst[i]);
         for (uint32_t k = 0; k < PAYLOAD_BYTES; k++)
             f->payload[i][k] = (uint8_t)(k * 31 + i * 7 + (k >> 8));
-        f->checksum[i] = checksum_block(f->payload[i], range_sizes, N_RANGES, f->chain[i].b, f->sums[i]);
+        f->checksum[i] =
+            checksum_block(f->payload[i], range_sizes, N_RANGES, f->chain[i].b, f->sums[i]);
     }
 }
 
@@ -57,8 +66,8 @@ int setup_nodes(void **state, uint32_t n_nodes, bool is_unix) {
     f->n_nodes = n_nodes;
     for (uint32_t i = 0; i < n_nodes; i++) {
         if (is_unix)
-            snprintf(f->addrs[i], sizeof(f->addrs[i]), "unix:/tmp/kvt-%d-%u.sock",
-                     (int)getpid(), i);
+            snprintf(f->addrs[i], sizeof(f->addrs[i]), "unix:/tmp/kvt-%d-%u.sock", (int)getpid(),
+                     i);
         else
             snprintf(f->addrs[i], sizeof(f->addrs[i]), "127.0.0.1:0");
         assert_int_equal(fake_node_open(&f->nodes[i], &f->loop, f->addrs[i], (uint16_t)(10 + i)),
@@ -186,15 +195,24 @@ void on_done(void *arg, int rv) {
 }
 
 int do_lookup(struct fixture *f, uint32_t n, uint32_t have, uint32_t flags) {
-    struct kv_lookup q = {.ns = f->ns, .chain = f->chain, .n = n, .have = have, .flags = flags,
-                          .traceparent = "00-abc", .deadline_ms = DEADLINE_MS};
+    struct kv_lookup q = {.ns = f->ns,
+                          .chain = f->chain,
+                          .n = n,
+                          .have = have,
+                          .flags = flags,
+                          .traceparent = "00-abc",
+                          .deadline_ms = DEADLINE_MS};
     return kv_client_lookup(f->client, &q, on_lookup, f, NULL);
 }
 
 int do_fetch(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadline_ms,
-                    struct kv_call **ret) {
-    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .first = first, .n = n,
-                         .dst = f->dst + first, .deadline_ms = deadline_ms,
+             struct kv_call **ret) {
+    struct kv_fetch q = {.ns = f->ns,
+                         .chain = f->chain,
+                         .first = first,
+                         .n = n,
+                         .dst = f->dst + first,
+                         .deadline_ms = deadline_ms,
                          .on_block = on_block};
     return kv_client_fetch(f->client, &q, on_fetch, f, ret);
 }
@@ -202,12 +220,16 @@ int do_fetch(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadline_ms
 static const uint64_t *sum_ptrs[MAX_BLOCKS];
 
 int do_put(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadline_ms,
-                  struct kv_call **ret) {
+           struct kv_call **ret) {
     for (uint32_t i = 0; i < MAX_BLOCKS; i++)
         sum_ptrs[i] = f->sums[i];
-    struct kv_put q = {.ns = f->ns, .chain = f->chain, .first = first, .n = n,
+    struct kv_put q = {.ns = f->ns,
+                       .chain = f->chain,
+                       .first = first,
+                       .n = n,
                        .payload = (const uint8_t *const *)f->payload + first,
-                       .checksum = f->checksum + first, .range_checksums = sum_ptrs + first,
+                       .checksum = f->checksum + first,
+                       .range_checksums = sum_ptrs + first,
                        .deadline_ms = deadline_ms};
     return kv_client_put(f->client, &q, on_put, f, ret);
 }
@@ -215,8 +237,8 @@ int do_put(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadline_ms,
 int do_touch(struct fixture *f) {
     const struct block_id *chains[1] = {f->chain};
     uint32_t lens[1] = {12};
-    struct kv_touch q = {.ns = f->ns, .chains = chains, .lens = lens, .n_chains = 1,
-                         .deadline_ms = DEADLINE_MS};
+    struct kv_touch q = {
+        .ns = f->ns, .chains = chains, .lens = lens, .n_chains = 1, .deadline_ms = DEADLINE_MS};
     return kv_client_touch(f->client, &q, on_done, f, NULL);
 }
 

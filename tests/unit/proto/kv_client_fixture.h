@@ -51,8 +51,7 @@ struct fixture {
     const struct clock *clk; /* NULL: the real one */
 };
 
-void on_node(void *arg, uint32_t node, enum kv_node_state state, int err,
-                    const char *text);
+void on_node(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text);
 void run_until(struct fixture *f, const int *counter, int target);
 void turn(struct fixture *f, int n);
 void open_client(struct fixture *f, const char *token, uint32_t n_data);
@@ -73,9 +72,9 @@ void on_put_count(void *arg, int rv, const struct kv_put_res *res);
 void on_done(void *arg, int rv);
 int do_lookup(struct fixture *f, uint32_t n, uint32_t have, uint32_t flags);
 int do_fetch(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadline_ms,
-                    struct kv_call **ret);
+             struct kv_call **ret);
 int do_put(struct fixture *f, uint32_t first, uint32_t n, uint32_t deadline_ms,
-                  struct kv_call **ret);
+           struct kv_call **ret);
 int do_touch(struct fixture *f);
 void put_and_wait(struct fixture *f, uint32_t first, uint32_t n);
 int setup_no_client(void **state);

@@ -41,8 +41,13 @@ static void test_put_of_many_blocks_is_cut_into_begins(void **state) {
         sums[i] = f->sums[i % MAX_BLOCKS];
         checksum[i] = checksum_of_sums(sums[i], N_RANGES, chain[i].b);
     }
-    struct kv_put q = {.ns = f->ns, .chain = chain, .n = N, .payload = payload,
-                       .checksum = checksum, .range_checksums = sums, .deadline_ms = DEADLINE_MS};
+    struct kv_put q = {.ns = f->ns,
+                       .chain = chain,
+                       .n = N,
+                       .payload = payload,
+                       .checksum = checksum,
+                       .range_checksums = sums,
+                       .deadline_ms = DEADLINE_MS};
     assert_int_equal(kv_client_put(f->client, &q, on_put_count, f, NULL), 0);
     run_until(f, &f->n_done, 1);
     assert_int_equal(f->rv, 0);
@@ -69,7 +74,8 @@ static void test_put_other_checksum_is_conflict(void **state) {
     struct fixture *f = *state;
     put_and_wait(f, 0, 1);
     f->payload[0][5] ^= 1;
-    f->checksum[0] = checksum_block(f->payload[0], range_sizes, N_RANGES, f->chain[0].b, f->sums[0]);
+    f->checksum[0] =
+        checksum_block(f->payload[0], range_sizes, N_RANGES, f->chain[0].b, f->sums[0]);
     put_and_wait(f, 0, 1);
     assert_int_equal(f->put.n_conflict, 1);
     assert_int_equal(f->put_status[0], ERR_CONFLICT);
@@ -123,8 +129,14 @@ static void test_fetch_of_a_run_of_ranges_is_verified(void **state) {
     struct fixture *f = *state;
     const uint32_t off = range_sizes[0] + range_sizes[1], bytes = range_sizes[2] + range_sizes[3];
     put_and_wait(f, 0, 4);
-    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 4, .dst = f->dst, .first_range = 2,
-                         .n_ranges = 2, .deadline_ms = DEADLINE_MS, .on_block = on_block};
+    struct kv_fetch q = {.ns = f->ns,
+                         .chain = f->chain,
+                         .n = 4,
+                         .dst = f->dst,
+                         .first_range = 2,
+                         .n_ranges = 2,
+                         .deadline_ms = DEADLINE_MS,
+                         .on_block = on_block};
     assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), 0);
     run_until(f, &f->n_done, 2);
     assert_int_equal(f->fetch.n_ok, 4);
@@ -147,8 +159,8 @@ static void test_fetch_skips_blocks_without_destination(void **state) {
     struct fixture *f = *state;
     put_and_wait(f, 0, 4);
     uint8_t *dst[4] = {f->dst[0], NULL, f->dst[2], NULL};
-    struct kv_fetch q = {.ns = f->ns, .chain = f->chain, .n = 4, .dst = dst,
-                         .deadline_ms = DEADLINE_MS};
+    struct kv_fetch q = {
+        .ns = f->ns, .chain = f->chain, .n = 4, .dst = dst, .deadline_ms = DEADLINE_MS};
     assert_int_equal(kv_client_fetch(f->client, &q, on_fetch, f, NULL), 0);
     run_until(f, &f->n_done, 2);
     assert_int_equal(f->fetch.n_ok, 2);
@@ -174,8 +186,11 @@ static void test_lookup_canceled_gives_its_late_lease_back(void **state) {
     struct fixture *f = *state;
     put_and_wait(f, 0, 10);
     struct kv_call *call;
-    struct kv_lookup q = {.ns = f->ns, .chain = f->chain, .n = 10,
-                          .flags = MSG_LOOKUP_F_LEASE, .deadline_ms = DEADLINE_MS};
+    struct kv_lookup q = {.ns = f->ns,
+                          .chain = f->chain,
+                          .n = 10,
+                          .flags = MSG_LOOKUP_F_LEASE,
+                          .deadline_ms = DEADLINE_MS};
     assert_int_equal(kv_client_lookup(f->client, &q, on_lookup, f, &call), 0);
     kv_call_cancel(call);
     assert_int_equal(f->n_done, 1); /* never from inside */
@@ -209,8 +224,8 @@ static void test_touch_is_acknowledged(void **state) {
     struct fixture *f = *state;
     const struct block_id *chains[2] = {f->chain, f->chain};
     uint32_t lens[2] = {20, 3};
-    struct kv_touch q = {.ns = f->ns, .chains = chains, .lens = lens, .n_chains = 2,
-                         .deadline_ms = DEADLINE_MS};
+    struct kv_touch q = {
+        .ns = f->ns, .chains = chains, .lens = lens, .n_chains = 2, .deadline_ms = DEADLINE_MS};
     assert_int_equal(kv_client_touch(f->client, &q, on_done, f, NULL), 0);
     run_until(f, &f->n_done, 1);
     assert_int_equal(f->rv, 0);
@@ -421,9 +436,16 @@ static void test_open_without_memory_fails_cleanly(void **state) {
     struct fixture *f = *state;
     const char *addrs[1] = {f->addrs[0]};
     static const uint8_t writer[16] = {1};
-    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = 1, .token = "t", .token_len = 1,
-                                .role = MSG_ROLE_WORKER, .n_data_conns = 1, .writer = writer,
-                                .tcp_congestion = "reno", .on_node = on_node, .on_node_arg = f};
+    struct kv_client_cfg cfg = {.addrs = addrs,
+                                .n_addrs = 1,
+                                .token = "t",
+                                .token_len = 1,
+                                .role = MSG_ROLE_WORKER,
+                                .n_data_conns = 1,
+                                .writer = writer,
+                                .tcp_congestion = "reno",
+                                .on_node = on_node,
+                                .on_node_arg = f};
     struct errbuf eb;
     bool fired = true;
     uint64_t n = 0;

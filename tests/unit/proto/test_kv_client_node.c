@@ -259,7 +259,8 @@ struct pauses {
 };
 
 /* Its timer has just been set. */
-static void note_pause(void *arg, uint32_t node, enum kv_node_state state, int err, const char *text) {
+static void note_pause(void *arg, uint32_t node, enum kv_node_state state, int err,
+                       const char *text) {
     struct pauses *p = arg;
     (void)node, (void)err, (void)text;
     if (state == KV_NODE_DOWN && p->n < (int)ARRAY_LEN(p->ms))
@@ -270,8 +271,12 @@ static void test_attempts_back_off(void **state) {
     struct fixture *f = *state;
     struct pauses p = {.loop = &f->loop};
     const char *addrs[1] = {"unix:/nonexistent/kvt.sock"};
-    struct kv_client_cfg cfg = {.addrs = addrs, .n_addrs = 1, .role = MSG_ROLE_WORKER,
-                                .backoff_min_ms = 8, .backoff_max_ms = 50, .on_node = note_pause,
+    struct kv_client_cfg cfg = {.addrs = addrs,
+                                .n_addrs = 1,
+                                .role = MSG_ROLE_WORKER,
+                                .backoff_min_ms = 8,
+                                .backoff_max_ms = 50,
+                                .on_node = note_pause,
                                 .on_node_arg = &p};
     struct errbuf eb;
     close_node(f, 0); /* its timers are none of ours */

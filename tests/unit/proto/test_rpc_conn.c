@@ -119,8 +119,10 @@ static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof(*f));
     uv_loop_init(&f->loop);
     f->dst = malloc(PAYLOAD_MAX);
-    struct rpc_conn_cfg cfg = {.limits = {4096, PAYLOAD_MAX}, .max_out_frames = 8,
-                               .max_out_bytes = 2 * PAYLOAD_MAX, .writable_bytes = 65536};
+    struct rpc_conn_cfg cfg = {.limits = {4096, PAYLOAD_MAX},
+                               .max_out_frames = 8,
+                               .max_out_bytes = 2 * PAYLOAD_MAX,
+                               .writable_bytes = 65536};
     open_pair(f, &cfg);
     *state = f;
     return 0;
@@ -150,8 +152,12 @@ static size_t make_frame(uint8_t *p, uint64_t id, uint32_t msg_len, uint32_t pay
     uint8_t *msg = p + WIRE_HDR_BYTES;
     for (uint32_t i = 0; i < msg_len + payload_len; i++)
         msg[i] = (uint8_t)(i * 7 + id);
-    struct wire_hdr h = {.version = WIRE_VERSION, .flags = WIRE_F_RESPONSE, .method = 5, .request_id = id,
-                         .msg_len = msg_len, .payload_len = payload_len};
+    struct wire_hdr h = {.version = WIRE_VERSION,
+                         .flags = WIRE_F_RESPONSE,
+                         .method = 5,
+                         .request_id = id,
+                         .msg_len = msg_len,
+                         .payload_len = payload_len};
     wire_hdr_encode(&h, msg, p);
     return WIRE_HDR_BYTES + (size_t)msg_len + payload_len;
 }
@@ -323,8 +329,7 @@ static void test_pause_keeps_buffered_frames_until_resumed(void **state) {
     assert_int_equal(f->n_frame, 3);
 }
 
-static void broken_frame(struct fixture *f, size_t at, uint8_t value, int want_err,
-                         bool want_hdr) {
+static void broken_frame(struct fixture *f, size_t at, uint8_t value, int want_err, bool want_hdr) {
     uint8_t p[256];
     size_t n = make_frame(p, 77, 10, 0);
     p[at] = value;
@@ -542,8 +547,7 @@ static void test_reply_error_is_an_error_message(void **state) {
     struct bump scratch;
     assert_int_equal(bump_init(&scratch, 4096), 0);
     struct msg_error m;
-    assert_int_equal(wire_msg_error_decode(&scratch, got + WIRE_HDR_BYTES, h.msg_len, &m, NULL),
-                     0);
+    assert_int_equal(wire_msg_error_decode(&scratch, got + WIRE_HDR_BYTES, h.msg_len, &m, NULL), 0);
     assert_int_equal(wire_err_from_code(m.code), ERR_BUSY);
     assert_string_equal(m.text, "later");
     bump_fini(&scratch);
@@ -566,15 +570,14 @@ static void test_address_forms(void **state) {
     assert_int_equal(rpc_addr_parse("/run/x.sock", &a, &eb), 0);
     assert_int_equal(rpc_addr_parse("0.0.0.0:1", &a, &eb), 0);
     assert_int_equal(rpc_addr_is_public(&a, &eb), 1);
-    static const char *const bad[] = {"", "host", "host:", ":80", "h:65536", "h:8a", "::1:80",
-                                      "unix:", "h:-1"};
+    static const char *const bad[] = {"",     "host",   "host:", ":80", "h:65536",
+                                      "h:8a", "::1:80", "unix:", "h:-1"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
         assert_int_equal(rpc_addr_parse(bad[i], &a, &eb), ERR_INVALID);
 }
 
 /* A label of 64 characters: refused by each resolver without a question on the wire. */
-#define NO_NAME                                                                                    \
-    "0123456789012345678901234567890123456789012345678901234567890123.invalid"
+#define NO_NAME "0123456789012345678901234567890123456789012345678901234567890123.invalid"
 
 /* G7: "Permission denied" for a directory that is not there, "reachable from other hosts" for a name that
  * leads nowhere. */

@@ -105,10 +105,16 @@ static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof(*f));
     uv_loop_init(&f->loop);
     f->clk = (struct clock){fake_now, fake_now};
-    struct rpc_server_cfg cfg = {.methods = methods, .n_methods = ARRAY_LEN(methods), .arg = f,
-                                 .on_accept = on_accept, .on_gone = on_gone, .clk = &f->clk,
-                                 .conn.limits = {4096, 8192}, .max_conns = 2,
-                                 .conn.max_out_frames = 16, .grants_timeout_ms = 4};
+    struct rpc_server_cfg cfg = {.methods = methods,
+                                 .n_methods = ARRAY_LEN(methods),
+                                 .arg = f,
+                                 .on_accept = on_accept,
+                                 .on_gone = on_gone,
+                                 .clk = &f->clk,
+                                 .conn.limits = {4096, 8192},
+                                 .max_conns = 2,
+                                 .conn.max_out_frames = 16,
+                                 .grants_timeout_ms = 4};
     assert_int_equal(rpc_server_open(&f->server, &f->loop, &cfg, NULL), 0);
     assert_int_equal(bump_init(&f->scratch, 4096), 0);
     adopt(f);
@@ -140,8 +146,12 @@ static int teardown(void **state) {
 
 static size_t make(uint8_t *p, uint16_t method, uint8_t flags, uint64_t id, const uint8_t *msg,
                    uint32_t n, uint32_t payload_len) {
-    struct wire_hdr h = {.version = WIRE_VERSION, .flags = flags, .method = method, .request_id = id,
-                         .msg_len = n, .payload_len = payload_len};
+    struct wire_hdr h = {.version = WIRE_VERSION,
+                         .flags = flags,
+                         .method = method,
+                         .request_id = id,
+                         .msg_len = n,
+                         .payload_len = payload_len};
     wire_hdr_encode(&h, msg, p);
     if (n)
         memcpy(p + WIRE_HDR_BYTES, msg, n);
@@ -154,8 +164,8 @@ static void send_bytes(struct fixture *f, const uint8_t *p, size_t n) {
     turn(f, 3);
 }
 
-static void ask(struct fixture *f, uint16_t method, uint8_t flags, uint64_t id,
-                const uint8_t *msg, uint32_t n, uint32_t payload_len) {
+static void ask(struct fixture *f, uint16_t method, uint8_t flags, uint64_t id, const uint8_t *msg,
+                uint32_t n, uint32_t payload_len) {
     uint8_t p[8192 + 256];
     send_bytes(f, p, make(p, method, flags, id, msg, n, payload_len));
 }
@@ -189,8 +199,7 @@ static int answer(struct fixture *f, uint64_t want_id, uint64_t *ret_count) {
         return (int)e.code;
     }
     struct msg_ack a;
-    assert_int_equal(wire_msg_ack_decode(&f->scratch, p + WIRE_HDR_BYTES, h.msg_len, &a, NULL),
-                     0);
+    assert_int_equal(wire_msg_ack_decode(&f->scratch, p + WIRE_HDR_BYTES, h.msg_len, &a, NULL), 0);
     if (ret_count)
         *ret_count = a.count;
     return 0;
@@ -336,8 +345,8 @@ static void test_version_1_is_answered_in_version_1_then_closed(void **state) {
     assert_int_equal(p[5], WIRE_F_RESPONSE | WIRE_F_END | WIRE_F_ERROR);
     assert_int_equal(wire_hdr_check_crc(p, p + WIRE_HDR_BYTES, (uint32_t)n - WIRE_HDR_BYTES), 0);
     struct msg_error e;
-    assert_int_equal(wire_msg_error_decode(&f->scratch, p + WIRE_HDR_BYTES, n - WIRE_HDR_BYTES, &e,
-                                           NULL), 0);
+    assert_int_equal(
+        wire_msg_error_decode(&f->scratch, p + WIRE_HDR_BYTES, n - WIRE_HDR_BYTES, &e, NULL), 0);
     assert_int_equal(e.code, 14);
     turn(f, 2);
     assert_int_equal(recv(f->peer, p, 1, 0), 0);
@@ -417,8 +426,11 @@ static void test_half_a_payload_is_late(void **state) {
 static void test_a_request_read_after_its_time_is_not_done(void **state) {
     struct fixture *f = *state;
     uint8_t p[64];
-    struct wire_hdr h = {.version = WIRE_VERSION, .method = WIRE_CANCEL, .request_id = 5,
-                         .msg_len = 2, .deadline_ms = 10};
+    struct wire_hdr h = {.version = WIRE_VERSION,
+                         .method = WIRE_CANCEL,
+                         .request_id = 5,
+                         .msg_len = 2,
+                         .deadline_ms = 10};
     hello(f);
     for (int late = 0; late < 2; late++) {
         f->now_ns = (1 + (uint64_t)late) * NS_PER_S;

@@ -32,8 +32,8 @@ static void test_a_peer_that_vanished_is_found(void **state) {
     assert_int_equal(rpc_addr_parse("127.0.0.1:0", &a, NULL), 0);
     int l = rpc_sock_listen(&a, 4, &port, NULL);
     assert_true(l >= 0);
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in sa = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int c = rpc_sock_connect((struct sockaddr *)&sa, sizeof(sa), &opt);
     assert_true(c >= 0);
     struct pollfd p = {.fd = l, .events = POLLIN};

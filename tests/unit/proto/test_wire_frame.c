@@ -9,9 +9,12 @@
 static const struct wire_limits lim = {.max_msg_bytes = 1000, .max_payload_bytes = 5000};
 
 static size_t make(uint8_t *p, const char *msg, uint32_t payload_len) {
-    struct wire_hdr h = {.version = WIRE_VERSION, .flags = WIRE_F_RESPONSE | WIRE_F_END,
-                         .method = WIRE_FETCH, .request_id = 0x0102030405060708ull,
-                         .msg_len = (uint32_t)strlen(msg), .payload_len = payload_len,
+    struct wire_hdr h = {.version = WIRE_VERSION,
+                         .flags = WIRE_F_RESPONSE | WIRE_F_END,
+                         .method = WIRE_FETCH,
+                         .request_id = 0x0102030405060708ull,
+                         .msg_len = (uint32_t)strlen(msg),
+                         .payload_len = payload_len,
                          .deadline_ms = 250};
     wire_hdr_encode(&h, msg, p);
     memcpy(p + WIRE_HDR_BYTES, msg, h.msg_len);
@@ -110,10 +113,10 @@ static void test_read_lengths_over_limits_are_refused_by_the_header_alone(void *
 
 static void test_error_codes_are_there_and_back(void **state) {
     (void)state;
-    static const int crossing[] = {ERR_INVALID, ERR_UNIMPLEMENTED, ERR_BUSY, ERR_NOTFOUND,
-                                   ERR_DENIED, ERR_CONFLICT, ERR_TOOBIG, ERR_TIMEOUT,
-                                   ERR_CANCELED, ERR_CORRUPT, ERR_NOSPACE, ERR_INTERNAL,
-                                   ERR_PROTO, ERR_UNSUPPORTED, ERR_UNAVAILABLE, ERR_EXISTS};
+    static const int crossing[] = {ERR_INVALID,  ERR_UNIMPLEMENTED, ERR_BUSY,        ERR_NOTFOUND,
+                                   ERR_DENIED,   ERR_CONFLICT,      ERR_TOOBIG,      ERR_TIMEOUT,
+                                   ERR_CANCELED, ERR_CORRUPT,       ERR_NOSPACE,     ERR_INTERNAL,
+                                   ERR_PROTO,    ERR_UNSUPPORTED,   ERR_UNAVAILABLE, ERR_EXISTS};
     for (size_t i = 0; i < ARRAY_LEN(crossing); i++) {
         assert_int_equal(wire_err_to_code(crossing[i]), i + 1);
         assert_int_equal(wire_err_from_code((uint32_t)i + 1), crossing[i]);

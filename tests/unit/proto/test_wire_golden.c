@@ -67,9 +67,13 @@ static void check(uint8_t version, const char *name, uint16_t method, uint8_t fl
                   size_t n_payload) {
     const struct golden *g = find(name);
     uint8_t raw[MAX_FRAME];
-    struct wire_hdr h = {.version = version, .flags = flags, .method = method,
-                         .request_id = id, .msg_len = (uint32_t)out->len,
-                         .payload_len = (uint32_t)n_payload, .deadline_ms = deadline_ms};
+    struct wire_hdr h = {.version = version,
+                         .flags = flags,
+                         .method = method,
+                         .request_id = id,
+                         .msg_len = (uint32_t)out->len,
+                         .payload_len = (uint32_t)n_payload,
+                         .deadline_ms = deadline_ms};
     wire_hdr_encode(&h, out->data, raw);
     memcpy(raw + WIRE_HDR_BYTES, out->data, out->len);
     if (n_payload)
@@ -79,7 +83,8 @@ static void check(uint8_t version, const char *name, uint16_t method, uint8_t fl
 }
 
 #define CHECK_FRAME(...) CHECK_FRAME_OF(WIRE_VERSION, __VA_ARGS__)
-#define CHECK_FRAME_OF(version, name, type, method, flags, id, deadline_ms, payload, n_payload, ...) \
+#define CHECK_FRAME_OF(version, name, type, method, flags, id, deadline_ms, payload, n_payload,    \
+                       ...)                                                                        \
     do {                                                                                           \
         uint8_t arena[4096], bytes[MAX_FRAME];                                                     \
         struct bump scratch = {.base = arena, .cap = sizeof(arena)};                               \
@@ -112,8 +117,8 @@ static void test_session_frames(void **state) {
     CHECK_FRAME("register_ns_req", register_ns_req, WIRE_REGISTER_NS, 0, 3, 0, NULL, 0,
                 .digest = {ns.b, 32}, .descriptor = {(const uint8_t *)"b=32\nkv=f16\n", 12},
                 .n_range_sizes = 2, .range_sizes = range_sizes, .n_full = 2, .seg_blocks = 8);
-    CHECK_FRAME("register_ns_res", register_ns_res, WIRE_REGISTER_NS, REPLY, 3, 0, NULL, 0,
-                .ns = 1, .slot_bytes = 4096);
+    CHECK_FRAME("register_ns_res", register_ns_res, WIRE_REGISTER_NS, REPLY, 3, 0, NULL, 0, .ns = 1,
+                .slot_bytes = 4096);
 }
 
 static void test_read_frames(void **state) {
@@ -135,11 +140,11 @@ static void test_read_frames(void **state) {
     CHECK_FRAME("fetch_block", fetch_block, WIRE_FETCH, WIRE_F_RESPONSE, 5, 0, payload, 192,
                 .index = 0, .count = 1, .checksum = sum, .n_range_checksums = 2,
                 .range_checksums = sums, .n_ranges = 2);
-    CHECK_FRAME("fetch_miss", fetch_block, WIRE_FETCH, REPLY, 5, 0, NULL, 0, .index = 1,
-                .count = 1, .status = MSG_FETCH_ABSENT);
+    CHECK_FRAME("fetch_miss", fetch_block, WIRE_FETCH, REPLY, 5, 0, NULL, 0, .index = 1, .count = 1,
+                .status = MSG_FETCH_ABSENT);
     CHECK_FRAME("cancel", cancel_req, WIRE_CANCEL, WIRE_F_ONEWAY, 6, 0, NULL, 0, .request_id = 5);
-    CHECK_FRAME("release", release_req, WIRE_RELEASE, WIRE_F_ONEWAY, 10, 0, NULL, 0,
-                .lease_id = 77, .used = 2);
+    CHECK_FRAME("release", release_req, WIRE_RELEASE, WIRE_F_ONEWAY, 10, 0, NULL, 0, .lease_id = 77,
+                .used = 2);
 }
 
 static void test_put_frames(void **state) {
@@ -155,12 +160,12 @@ static void test_put_frames(void **state) {
                 .n_ids = 2, .ids = ids, .n_parents = 2, .parents = parents, .n_depths = 2,
                 .depths = depths, .n_checksums = 2, .checksums = checksums,
                 .block_flags = {(const uint8_t *)"\0\1", 2}, .group = 5, .priority = 1);
-    CHECK_FRAME("put_begin_res", put_begin_res, WIRE_PUT_BEGIN, REPLY, 7, 0, NULL, 0,
-                .put_id = 12, .status = {(const uint8_t *)"\0\1", 2}, .ttl_ms = 30000);
+    CHECK_FRAME("put_begin_res", put_begin_res, WIRE_PUT_BEGIN, REPLY, 7, 0, NULL, 0, .put_id = 12,
+                .status = {(const uint8_t *)"\0\1", 2}, .ttl_ms = 30000);
     CHECK_FRAME("put_data", put_data, WIRE_PUT_DATA, WIRE_F_ONEWAY, 8, 0, payload, 192,
                 .put_id = 12, .n_range_checksums = 2, .range_checksums = sums);
-    CHECK_FRAME("put_commit_req", put_commit_req, WIRE_PUT_COMMIT, 0, 9, 0, NULL, 0,
-                .put_id = 12, .n_indexes = 1, .indexes = indexes, .last = true);
+    CHECK_FRAME("put_commit_req", put_commit_req, WIRE_PUT_COMMIT, 0, 9, 0, NULL, 0, .put_id = 12,
+                .n_indexes = 1, .indexes = indexes, .last = true);
     CHECK_FRAME("put_commit_res", put_commit_res, WIRE_PUT_COMMIT, REPLY, 9, 0, NULL, 0,
                 .status = {(const uint8_t *)"\0", 1});
 }

@@ -98,8 +98,14 @@ static void test_every_message_comes_back_as_it_was(void **state) {
 static void test_decoded_values_are_the_encoded_ones(void **state) {
     struct fixture *f = *state;
     static const struct block_id ids[2] = {{{1}}, {{2}}};
-    struct msg_lookup_req m = {.ns = 7, .n_ids = 2, .ids = ids, .have = 1, .flags = 5,
-                               .traceparent = "00-x", .group = 9}, r;
+    struct msg_lookup_req m = {.ns = 7,
+                               .n_ids = 2,
+                               .ids = ids,
+                               .have = 1,
+                               .flags = 5,
+                               .traceparent = "00-x",
+                               .group = 9},
+                          r;
     assert_int_equal(wire_msg_lookup_req_encode(&f->enc, &m, f->a), 0);
     assert_int_equal(wire_msg_lookup_req_decode(&f->dec, f->a->data, f->a->len, &r, NULL), 0);
     memset(f->a->data, 0xcc, f->a->len); /* nothing of r points there */
@@ -156,8 +162,8 @@ static void test_garbled_messages_never_crash(void **state) {
 
 static void test_ids_of_odd_length_are_refused(void **state) {
     struct fixture *f = *state;
-    const uint8_t p[] = {0x12, 33, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
-                         17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33};
+    const uint8_t p[] = {0x12, 33, 1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16,
+                         17,   18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33};
     struct msg_lookup_req r;
     struct errbuf eb;
     assert_int_equal(wire_msg_lookup_req_decode(&f->dec, p, sizeof(p), &r, &eb), ERR_PROTO);

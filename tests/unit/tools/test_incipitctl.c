@@ -59,7 +59,8 @@ static void run_node(int ready_fd, uint32_t n_ns) {
     make_ids(ids);
     for (uint32_t i = 0; i < 5; i++) /* the first five of the chain are resident */
         fake_node_add(&n, 1, &ids[i], payload);
-    n.session_name = "a\x1b[2Jb\nadmin \xc2\x9b" "1m";
+    n.session_name = "a\x1b[2Jb\nadmin \xc2\x9b"
+                     "1m";
     if (write(ready_fd, &n.port, sizeof(n.port)) != sizeof(n.port))
         _exit(1);
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -92,8 +93,8 @@ static void run_worker(int ready_fd) {
                 break;
         }
         req[n] = '\0';
-        bool is_bad = strstr(req, "bad") || strstr(req, "temperature") ||
-                      !strstr(req, "POST /tokenize");
+        bool is_bad =
+            strstr(req, "bad") || strstr(req, "temperature") || !strstr(req, "POST /tokenize");
         snprintf(res, sizeof(res), "HTTP/1.1 %s\r\nContent-Type: application/json\r\n\r\n%s",
                  is_bad ? "400 Bad Request" : "200 OK", is_bad ? "{\"error\":1}" : body);
         (void)!write(c, res, strlen(res));
@@ -294,14 +295,16 @@ static void write_file(char path[64], const char *text) {
 static void test_lookup_of_a_request(void **state) {
     struct fixture *f = *state;
     static const char *const good[] = {
-        ("{\"model\":\"m\",\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+        ("{\"model\":\"m\",\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":[{"
+         "\"type\":\"text\","
          "\"text\":\"hi\"}]}],\"stream\":true}"),
         "{\"prompt\":\"hi\",\"max_tokens\":3}", "{\"prompt\":[\"hi\"]}",
         "{\"prompt\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27]}"};
     char path[64];
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         write_file(path, good[i]);
-        assert_int_equal(ctl(f, "--json", "lookup", "--request", path, "--worker", f->url, NULL), CTL_OK);
+        assert_int_equal(ctl(f, "--json", "lookup", "--request", path, "--worker", f->url, NULL),
+                         CTL_OK);
         assert_int_equal(json_field(f, "resident_prefix_blocks"), 5);
         assert_int_equal(json_field(f, "tokens"), 28);
     }
@@ -343,7 +346,8 @@ static void test_a_prefix_of_several_names_them(void **state) {
     assert_int_equal(ctl(f, "list", "--ns", "06060", NULL), CTL_OK);
     assert_int_equal(ctl(f, "list", "--ns", "0707", NULL), CTL_USAGE);
     assert_non_null(strstr(f->err, "several namespaces"));
-    assert_int_equal(ctl(f, "evict", "--ns", "0707", NULL), CTL_USAGE); /* and nothing was evicted */
+    assert_int_equal(ctl(f, "evict", "--ns", "0707", NULL),
+                     CTL_USAGE); /* and nothing was evicted */
     assert_int_equal(ctl(f, "--json", "list", NULL), CTL_OK);
     assert_int_equal(json_field(f, "blocks"), 5);
 }
@@ -453,8 +457,8 @@ static void test_usage(void **state) {
     assert_int_equal(ctl(f, "list", "everything", NULL), CTL_USAGE);
     assert_int_equal(ctl(f, "--help", NULL), CTL_OK);
     assert_non_null(strstr(f->out, "exit codes"));
-    static const char *const names[] = {"status", "list", "inspect", "lookup", "evict", "flush",
-                                        "config"};
+    static const char *const names[] = {"status", "list",  "inspect", "lookup",
+                                        "evict",  "flush", "config"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         assert_int_equal(ctl(f, names[i], "--help", NULL), CTL_OK);
         assert_non_null(strstr(f->out, names[i]));

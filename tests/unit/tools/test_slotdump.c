@@ -87,7 +87,8 @@ static void test_slotdump_shows_blocks_and_finds_broken_ones(void **state) {
     assert_int_equal(run(&f, "", out, sizeof(out)), 0);
     assert_int_equal(run(&f, "--verify", out, sizeof(out)), 1);
     assert_int_equal(count(out, "BROKEN"), 1);
-    assert_int_equal(sscanf(strstr(out, "  at "), "  at %llu: BROKEN: the payload's", &broken_off), 1);
+    assert_int_equal(sscanf(strstr(out, "  at "), "  at %llu: BROKEN: the payload's", &broken_off),
+                     1);
     assert_int_equal(broken_off, slot_off);
 
     /* A byte of the first slot header: behind the file's head and the extent's header. */

@@ -16,8 +16,10 @@
 #include "tests/unit/worker/sched/engine_fixture.h"
 
 #define CHATML                                                                                     \
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + " \
-    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "                   \
+    "message['content'] + "                                                                        \
+    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "                          \
+    "'<|im_start|>assistant\\n' }}{% endif %}"
 
 struct fixture {
     struct engine_fx e;
@@ -57,8 +59,11 @@ static void start(struct fixture *f) {
     if (http_openai_open(&f->api, &f->cfg, &eb) < 0)
         fail_msg("%s", eb.text);
     http_openai_routes(f->api, f->routes);
-    const struct http_server_cfg hc = {.host = "127.0.0.1", .routes = f->routes, .n_routes = ARRAY_LEN(f->routes),
-                                       .log = f->log, .access_log = f->log != NULL};
+    const struct http_server_cfg hc = {.host = "127.0.0.1",
+                                       .routes = f->routes,
+                                       .n_routes = ARRAY_LEN(f->routes),
+                                       .log = f->log,
+                                       .access_log = f->log != NULL};
     if (http_server_open(&f->http, &f->e.loop, &hc, &eb) < 0)
         fail_msg("%s", eb.text);
 }
@@ -92,19 +97,23 @@ struct client {
 };
 
 static void client_connect(struct client *c, struct fixture *f) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_server_port(f->http)),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(http_server_port(f->http)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     *c = (struct client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
     CHECK(c->fd >= 0 && connect(c->fd, (struct sockaddr *)&to, sizeof(to)) == 0);
 }
 
-static void client_send(struct client *c, struct fixture *f, const char *path, const char *body, const char *headers) {
+static void client_send(struct client *c, struct fixture *f, const char *path, const char *body,
+                        const char *headers) {
     struct strbuf out = {0};
     client_connect(c, f);
-    strbuf_addf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s", body ? "POST" : "GET", path, headers);
+    strbuf_addf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s",
+                body ? "POST" : "GET", path, headers);
     if (body)
         strbuf_addf(&out, "%sContent-Length: %zu\r\n",
-                    strstr(headers, "Content-Type") ? "" : "Content-Type: application/json\r\n", strlen(body));
+                    strstr(headers, "Content-Type") ? "" : "Content-Type: application/json\r\n",
+                    strlen(body));
     strbuf_addf(&out, "\r\n%s", body ? body : "");
     CHECK(send(c->fd, out.p, out.len, 0) == (ssize_t)out.len);
     strbuf_fini(&out);
@@ -153,7 +162,8 @@ static struct json_t *client_json(const struct client *c) {
     return doc;
 }
 
-static struct json_t *ask(struct fixture *f, const char *path, const char *body, const char *headers, int status) {
+static struct json_t *ask(struct fixture *f, const char *path, const char *body,
+                          const char *headers, int status) {
     struct client c;
     client_send(&c, f, path, body, headers);
     client_wait(&c, f);
@@ -187,7 +197,8 @@ static void test_completion(void **state) {
     struct fixture *f = *state;
     char want[65];
     start(f);
-    struct json_t *doc = ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":6,\"temperature\":0}", "", 200);
+    struct json_t *doc = ask(f, "/v1/completions",
+                             "{\"prompt\":\"hello\",\"max_tokens\":6,\"temperature\":0}", "", 200);
     expected_text("hello", 6, want);
     assert_string_equal(json_text(json_member(choice(doc, 0), "text")).p, want);
     assert_int_equal(json_int(json_member(json_member(doc, "usage"), "prompt_tokens")), 5);
@@ -198,8 +209,10 @@ static void test_prompts_become_choices(void **state) {
     struct fixture *f = *state;
     char want[65];
     start(f);
-    struct json_t *doc = ask(f, "/v1/completions",
-                             "{\"prompt\":[\"one\",[116,119,111],\"three\"],\"max_tokens\":4,\"temperature\":0}", "", 200);
+    struct json_t *doc =
+        ask(f, "/v1/completions",
+            "{\"prompt\":[\"one\",[116,119,111],\"three\"],\"max_tokens\":4,\"temperature\":0}", "",
+            200);
     static const char *const prompts[] = {"one", "two", "three"};
     for (size_t i = 0; i < 3; i++) {
         expected_text(prompts[i], 4, want);
@@ -243,11 +256,14 @@ static void test_stream(void **state) {
     char want[65], got[65];
     start(f);
     client_send(&c, f, "/v1/completions",
-                "{\"prompt\":\"hello\",\"max_tokens\":20,\"temperature\":0,\"stream\":true,\"stream_options\":{\"include_usage\":true}}", "");
+                "{\"prompt\":\"hello\",\"max_tokens\":20,\"temperature\":0,\"stream\":true,"
+                "\"stream_options\":{\"include_usage\":true}}",
+                "");
     client_wait(&c, f);
     assert_int_equal(client_status(&c), 200);
     assert_non_null(strstr(c.in.p, "text/event-stream"));
-    assert_non_null(strstr(c.in.p, "X-Accel-Buffering: no\r\n")); /* F17: 46 tokens in 3 reads through nginx */
+    assert_non_null(
+        strstr(c.in.p, "X-Accel-Buffering: no\r\n")); /* F17: 46 tokens in 3 reads through nginx */
     assert_non_null(strstr(c.in.p, "data: [DONE]\n\n"));
     assert_non_null(strstr(c.in.p, "\"completion_tokens\":20"));
     assert_non_null(strstr(c.in.p, "\"finish_reason\":\"length\""));
@@ -258,9 +274,12 @@ static void test_stream(void **state) {
     client_fini(&c);
     /* F9: vLLM's continuous_usage_stats: each chunk says how many there are by now */
     client_send(&c, f, "/v1/completions",
-                "{\"prompt\":\"hello\",\"max_tokens\":3,\"temperature\":0,\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}}", "");
+                "{\"prompt\":\"hello\",\"max_tokens\":3,\"temperature\":0,\"stream\":true,\"stream_"
+                "options\":{\"continuous_usage_stats\":true}}",
+                "");
     client_wait(&c, f);
-    assert_non_null(strstr(c.in.p, "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,\"total_tokens\":8}"));
+    assert_non_null(strstr(
+        c.in.p, "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,\"total_tokens\":8}"));
     client_fini(&c);
 }
 
@@ -277,7 +296,8 @@ static void test_too_long_is_400_and_nothing_is_cut(void **state) {
         strbuf_addz(&body, "\"}");
         struct json_t *doc = ask(f, "/v1/completions", body.p, "", 400);
         assert_string_equal(error_code(doc), "context_length_exceeded");
-        assert_non_null(strstr(json_text(json_member(json_member(doc, "error"), "message")).p, "250"));
+        assert_non_null(
+            strstr(json_text(json_member(json_member(doc, "error"), "message")).p, "250"));
         json_free(doc);
     }
     strbuf_fini(&body);
@@ -313,14 +333,17 @@ static void test_client_gone_stops_the_work(void **state) {
     struct client c;
     start(f);
     atomic_store(&f->e.model.step_us, 1000);
-    client_send(&c, f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":190,\"stream\":true,\"ignore_eos\":true}", "");
+    client_send(&c, f, "/v1/completions",
+                "{\"prompt\":\"hello\",\"max_tokens\":190,\"stream\":true,\"ignore_eos\":true}",
+                "");
     client_wait_for(&c, f, "data: {");
     client_fini(&c);
     while (engine_n_open(f->e.engine))
         uv_run(&f->e.loop, UV_RUN_ONCE);
     assert_true(atomic_load(&f->e.model.rows) < 150);
     /* The same before the first token, and without a stream. */
-    client_send(&c, f, "/v1/completions", "{\"prompt\":\"bye\",\"max_tokens\":190,\"ignore_eos\":true}", "");
+    client_send(&c, f, "/v1/completions",
+                "{\"prompt\":\"bye\",\"max_tokens\":190,\"ignore_eos\":true}", "");
     while (!engine_n_open(f->e.engine))
         client_poll(&c, f);
     client_fini(&c);
@@ -336,7 +359,8 @@ static void test_silence_is_filled_with_comments(void **state) {
     f->cfg.keepalive_ms = 40;
     start(f);
     atomic_store(&f->e.model.step_us, 200000);
-    client_send(&c, f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":1,\"stream\":true}", "");
+    client_send(&c, f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":1,\"stream\":true}",
+                "");
     client_wait(&c, f);
     const char *comment = strstr(c.in.p, ": keep-alive"), *data = strstr(c.in.p, "data: {");
     assert_non_null(comment);
@@ -356,28 +380,36 @@ static void test_broken_model_is_500(void **state) {
 
 static void test_chat(void **state) {
     struct fixture *f = *state;
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}],\"max_tokens\":5,\"temperature\":0}";
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}],"
+                               "\"max_tokens\":5,\"temperature\":0}";
     start(f);
     struct json_t *doc = ask(f, "/v1/chat/completions", body, "", 400);
-    assert_non_null(strstr(json_text(json_member(json_member(doc, "error"), "message")).p, "chat template"));
+    assert_non_null(
+        strstr(json_text(json_member(json_member(doc, "error"), "message")).p, "chat template"));
     json_free(doc);
-    doc = ask(f, "/v1/chat/completions", "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}", "", 400);
+    doc = ask(f, "/v1/chat/completions", "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}",
+              "", 400);
     json_free(doc);
 }
 
 static void test_chat_with_a_template(void **state) {
     struct fixture *f = *state;
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}],\"max_tokens\":5,\"temperature\":0}";
-    assert_int_equal(chat_template_new(&f->chat, CHATML, strlen(CHATML), (struct tok_str){"", 0}, NULL), 0);
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}],"
+                               "\"max_tokens\":5,\"temperature\":0}";
+    assert_int_equal(
+        chat_template_new(&f->chat, CHATML, strlen(CHATML), (struct tok_str){"", 0}, NULL), 0);
     f->cfg.chat = f->chat;
     start(f);
     struct json_t *doc = ask(f, "/v1/chat/completions", body, "", 200);
-    assert_string_equal(json_text(json_member(json_member(choice(doc, 0), "message"), "role")).p, "assistant");
+    assert_string_equal(json_text(json_member(json_member(choice(doc, 0), "message"), "role")).p,
+                        "assistant");
     /* "<|im_start|>user\na" and "<|im_start|>assistant\n" are bytes here; the user's <|im_end|> is ten more,
      * the template's is one control token. */
-    assert_int_equal(json_int(json_member(json_member(doc, "usage"), "prompt_tokens")), 17 + 1 + 10 + 1 + 1 + 22);
+    assert_int_equal(json_int(json_member(json_member(doc, "usage"), "prompt_tokens")),
+                     17 + 1 + 10 + 1 + 1 + 22);
     json_free(doc);
-    doc = ask(f, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}]}", "", 200);
+    doc = ask(f, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}]}",
+              "", 200);
     assert_int_equal(json_int(json_member(doc, "count")), 17 + 1 + 10 + 1 + 1 + 22);
     json_free(doc);
 }
@@ -385,7 +417,8 @@ static void test_chat_with_a_template(void **state) {
 static void test_tokenize_and_back(void **state) {
     struct fixture *f = *state;
     start(f);
-    static const char *const bodies[] = {"{\"prompt\":\"a\\u00e9\"}", "{\"content\":\"a\\u00e9\",\"add_special\":true}"};
+    static const char *const bodies[] = {"{\"prompt\":\"a\\u00e9\"}",
+                                         "{\"content\":\"a\\u00e9\",\"add_special\":true}"};
     for (size_t i = 0; i < 2; i++) {
         struct json_t *doc = ask(f, "/tokenize", bodies[i], "", 200);
         assert_int_equal(json_int(json_member(doc, "count")), 3);
@@ -393,7 +426,8 @@ static void test_tokenize_and_back(void **state) {
         assert_int_equal(json_int(json_member(doc, "max_model_len")), 200);
         json_free(doc);
     }
-    struct json_t *doc = ask(f, "/tokenize", "{\"content\":\"\\u00e9\",\"with_pieces\":true}", "", 200);
+    struct json_t *doc =
+        ask(f, "/tokenize", "{\"content\":\"\\u00e9\",\"with_pieces\":true}", "", 200);
     const struct json_t *piece = json_member(json_item(json_member(doc, "tokens"), 0), "piece");
     assert_int_equal(json_int(json_item(piece, 0)), 0xC3); /* half a character comes as bytes */
     json_free(doc);
@@ -427,8 +461,11 @@ static void test_api_keys(void **state) {
     char path[] = "/tmp/incipit-keys-XXXXXX";
     int fd = mkstemp(path);
     /* G7, B7: a byte order mark, CR LF, a tab, no last newline: such a key never matched, in silence */
-    static const char keys[] = "\xef\xbb\xbf" "secret-bom\r\n# a comment\nsecret-one\nsecret-tab\t"
-        "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\nsecret-two 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    static const char keys[] =
+        "\xef\xbb\xbf"
+        "secret-bom\r\n# a comment\nsecret-one\nsecret-tab\t"
+        "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\nsecret-two "
+        "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     CHECK(fd >= 0 && write(fd, keys, sizeof(keys) - 1) == (ssize_t)sizeof(keys) - 1);
     close(fd);
     f->cfg.api_key_file = path;
@@ -462,8 +499,11 @@ static void test_api_keys(void **state) {
 static int64_t cached_tokens(struct fixture *f, const char *key) {
     char auth[128];
     snprintf(auth, sizeof(auth), "Authorization: Bearer %s\r\n", key);
-    struct json_t *doc = ask(f, "/v1/completions", "{\"prompt\":\"a prompt of several blocks\",\"max_tokens\":1}", auth, 200);
-    int64_t n = json_int(json_member(json_member(json_member(doc, "usage"), "prompt_tokens_details"), "cached_tokens"));
+    struct json_t *doc =
+        ask(f, "/v1/completions", "{\"prompt\":\"a prompt of several blocks\",\"max_tokens\":1}",
+            auth, 200);
+    int64_t n = json_int(json_member(
+        json_member(json_member(doc, "usage"), "prompt_tokens_details"), "cached_tokens"));
     json_free(doc);
     return n;
 }
@@ -475,9 +515,10 @@ static void test_a_tenant_finds_its_own_blocks_only(void **state) {
     char path[] = "/tmp/incipit-keys-XXXXXX";
     static const char *const tenants[] = {"public-key", "tenant-one", "tenant-two", "no-salt-too"};
     int fd = mkstemp(path);
-    static const char keys[] = "public-key\nno-salt-too\n"
-                               "tenant-one 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\n"
-                               "tenant-two 00112233445566778899aabbccddeeff00112233445566778899aabbccddeefe\n";
+    static const char keys[] =
+        "public-key\nno-salt-too\n"
+        "tenant-one 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\n"
+        "tenant-two 00112233445566778899aabbccddeeff00112233445566778899aabbccddeefe\n";
     CHECK(fd >= 0 && write(fd, keys, sizeof(keys) - 1) == (ssize_t)sizeof(keys) - 1);
     close(fd);
     f->cfg.api_key_file = path;
@@ -498,7 +539,8 @@ static void test_another_model_is_404(void **state) {
     f->cfg.n_aliases = 2;
     start(f);
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
-        struct json_t *doc = ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":\"gpt-4o\"}", "", 404);
+        struct json_t *doc =
+            ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":\"gpt-4o\"}", "", 404);
         assert_string_equal(error_code(doc), "model_not_found");
         assert_string_equal(json_text(json_member(json_member(doc, "error"), "param")).p, "model");
         json_free(doc);
@@ -506,7 +548,9 @@ static void test_another_model_is_404(void **state) {
         json_free(ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":\"org/other\"}", "", 200));
         json_free(ask(f, paths[i], "{\"prompt\":\"hello\",\"model\":null}", "", 200));
     }
-    json_free(ask(f, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"model\":\"gpt-4o\"}", "", 404));
+    json_free(ask(f, "/v1/chat/completions",
+                  "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"model\":\"gpt-4o\"}", "",
+                  404));
     json_free(ask(f, "/detokenize", "{\"tokens\":[97],\"model\":\"gpt-4o\"}", "", 404));
     json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"model\":3}", "", 400));
     struct json_t *doc = ask(f, "/v1/models", NULL, "", 200);
@@ -519,7 +563,8 @@ static void test_any_model_is_an_option(void **state) {
     struct fixture *f = *state;
     f->cfg.any_model = true;
     start(f);
-    struct json_t *doc = ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"model\":\"gpt-4o\"}", "", 200);
+    struct json_t *doc =
+        ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"model\":\"gpt-4o\"}", "", 200);
     assert_string_equal(json_text(json_member(doc, "model")).p, "org/m"); /* what answered */
     json_free(doc);
 }
@@ -530,13 +575,15 @@ static void test_only_json_is_taken(void **state) {
     static const char body[] = "{\"prompt\":\"hello\",\"max_tokens\":1}";
     static const char *const bad[] = {"Content-Type: text/plain\r\n", "X-Content-Type: none\r\n",
                                       "Content-Type: application/x-www-form-urlencoded\r\n",
-                                      "Content-Type: text/plain; x=application/json\r\n", "Content-Type: \r\n"};
+                                      "Content-Type: text/plain; x=application/json\r\n",
+                                      "Content-Type: \r\n"};
     start(f);
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         json_free(ask(f, "/v1/completions", body, bad[i], 415));
         json_free(ask(f, "/tokenize", body, bad[i], 415));
     }
-    json_free(ask(f, "/v1/completions", body, "Content-Type: Application/JSON ; charset=utf-8\r\n", 200));
+    json_free(
+        ask(f, "/v1/completions", body, "Content-Type: Application/JSON ; charset=utf-8\r\n", 200));
 }
 
 /* A9: the key is asked for before the body is read: 40 of 16 MB cost 600 MB without a key. */
@@ -549,13 +596,15 @@ static void test_the_key_is_asked_before_the_body(void **state) {
     f->cfg.api_key_file = path;
     start(f);
     unlink(path);
-    static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"};
+    static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/tokenize",
+                                        "/detokenize"};
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
         struct client c;
         client_connect(&c, f);
         int n = snprintf(head, sizeof(head),
                          "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                         "Content-Length: 16000000\r\n\r\n", paths[i]);
+                         "Content-Length: 16000000\r\n\r\n",
+                         paths[i]);
         CHECK(send(c.fd, head, (size_t)n, 0) == n);
         client_wait(&c, f); /* nothing of the body is ever sent */
         assert_int_equal(client_status(&c), 401);
@@ -573,8 +622,11 @@ static void test_access_log_tells_what_a_generation_was(void **state) {
     CHECK(log_new(&f->log, &lc) == 0);
     start(f);
     for (int i = 0; i < 2; i++)
-        json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello there\",\"max_tokens\":3,\"temperature\":0}",
-                      "X-Request-Id: r-1\r\nTraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n", 200));
+        json_free(ask(f, "/v1/completions",
+                      "{\"prompt\":\"hello there\",\"max_tokens\":3,\"temperature\":0}",
+                      "X-Request-Id: r-1\r\nTraceparent: "
+                      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
+                      200));
     json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":9000}", "", 400));
     json_free(ask(f, "/v1/completions", "{\"prompt\":\"hello\",\"n\":9}", "", 400));
     atomic_store(&f->e.model.fail_rv, ERR_INTERNAL);
@@ -582,8 +634,10 @@ static void test_access_log_tells_what_a_generation_was(void **state) {
     close(f->log_fds[1]);
     CHECK(read(f->log_fds[0], lines, sizeof(lines) - 1) > 0);
     close(f->log_fds[0]);
-    assert_non_null(strstr(lines, "id=r-1 client=127.0.0.1 trace=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 "
-                                  "method=POST path=/v1/completions status=200"));
+    assert_non_null(strstr(
+        lines,
+        "id=r-1 client=127.0.0.1 trace=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 "
+        "method=POST path=/v1/completions status=200"));
     assert_non_null(strstr(lines, "prompt_tokens=11 cached_tokens=0 tokens=3 ttft_ms="));
     assert_non_null(strstr(lines, "prompt_tokens=11 cached_tokens=8 tokens=3 ttft_ms="));
     assert_non_null(strstr(lines, "reason=length"));
@@ -616,9 +670,11 @@ static void test_long_bodies_are_parsed_elsewhere(void **state) {
     (void)state;
     struct fixture *f = *state;
     struct loop_work *pool;
-    struct gate g = {.job = {.run = wait_at_gate, .done = gate_passed}, .shut = PTHREAD_MUTEX_INITIALIZER};
+    struct gate g = {.job = {.run = wait_at_gate, .done = gate_passed},
+                     .shut = PTHREAD_MUTEX_INITIALIZER};
     const struct loop_work_cfg wc = {.n_threads = 1, .max_queued = 10, .name = "long"};
-    static const char *const heads[] = {"{\"prompt\":\"hello\",\"max_tokens\":2", "{\"prompt\":\"hello\"", "{\"no\":1"};
+    static const char *const heads[] = {"{\"prompt\":\"hello\",\"max_tokens\":2",
+                                        "{\"prompt\":\"hello\"", "{\"no\":1"};
     static const char *const paths[] = {"/v1/completions", "/tokenize", "/v1/completions"};
     static const int statuses[] = {200, 200, 400};
     struct client c[3], gone;
@@ -680,7 +736,9 @@ static void test_close_with_requests_open(void **state) {
     atomic_store(&f->e.model.step_us, 1000);
     for (int i = 0; i < 3; i++)
         client_send(&c[i], f, "/v1/completions",
-                    i ? "{\"prompt\":\"hello\",\"max_tokens\":150,\"stream\":true}" : "{\"prompt\":\"hello\",\"max_tokens\":150}", "");
+                    i ? "{\"prompt\":\"hello\",\"max_tokens\":150,\"stream\":true}"
+                      : "{\"prompt\":\"hello\",\"max_tokens\":150}",
+                    "");
     while (engine_n_open(f->e.engine) < 3)
         client_poll(&c[0], f);
     for (int i = 0; i < 3; i++)

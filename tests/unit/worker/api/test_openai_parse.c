@@ -33,7 +33,8 @@ static void test_defaults_are_openais(void **state) {
     assert_true(r.sample.temperature >= 1 && r.sample.temperature <= 1);
     assert_true(r.sample.top_p >= 1);
     assert_int_equal(r.sample.top_k, 0);
-    assert_false(r.max_tokens_set || r.stream || r.logprobs || r.echo || r.seed_set || r.ignore_eos);
+    assert_false(r.max_tokens_set || r.stream || r.logprobs || r.echo || r.seed_set ||
+                 r.ignore_eos);
     api_request_fini(&r);
     accept(&r, API_COMPLETION, COMPLETION(""));
     assert_true(r.max_tokens_set);
@@ -47,8 +48,10 @@ static void test_fields_are_honoured(void **state) {
     (void)state;
     struct api_request r;
     accept(&r, API_CHAT,
-           CHAT(",\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"seed\":-3,\"max_completion_tokens\":9,"
-                "\"stop\":[\"a\",\"bc\"],\"stream\":true,\"stream_options\":{\"include_usage\":true},\"logprobs\":true,"
+           CHAT(",\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"seed\":-3,\"max_"
+                "completion_tokens\":9,"
+                "\"stop\":[\"a\",\"bc\"],\"stream\":true,\"stream_options\":{\"include_usage\":"
+                "true},\"logprobs\":true,"
                 "\"top_logprobs\":5,\"ignore_eos\":true"));
     assert_memory_equal(&r.sample.temperature, &(float){0.5f}, sizeof(float));
     assert_memory_equal(&r.sample.top_p, &(float){0.25f}, sizeof(float));
@@ -68,7 +71,8 @@ static void test_messages(void **state) {
     (void)state;
     struct api_request r;
     accept(&r, API_CHAT,
-           "{\"messages\":[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"name\":\"n\",\"content\":"
+           "{\"messages\":[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"name\":"
+           "\"n\",\"content\":"
            "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]},"
            "{\"role\":\"assistant\",\"content\":\"\\u00e9\",\"tool_calls\":null}]}");
     assert_int_equal(r.n_msgs, 3);
@@ -83,12 +87,18 @@ static void test_messages(void **state) {
     refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content");
     refuse(API_CHAT, "{\"messages\":[{\"content\":\"x\"}]}", "messages[0].role");
     refuse(API_CHAT, "{\"messages\":[\"x\"]}", "messages[0]");
-    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages[0].content");
-    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
-                     "{\"type\":\"image_url\"}]}]}", "messages[0].content[1]");
-#define AFTER_USER(assistant) "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\"," assistant "}]}"
+    refuse(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}",
+           "messages[0].content");
+    refuse(API_CHAT,
+           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+           "{\"type\":\"image_url\"}]}]}",
+           "messages[0].content[1]");
+#define AFTER_USER(assistant)                                                                      \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\"," assistant "}]" \
+    "}"
     refuse(API_CHAT, AFTER_USER("\"content\":\"\",\"tool_calls\":[{}]"), "messages[1].tool_calls");
-    refuse(API_CHAT, AFTER_USER("\"content\":\"a\",\"reasoning_content\":\"hm\""), "messages[1].reasoning_content");
+    refuse(API_CHAT, AFTER_USER("\"content\":\"a\",\"reasoning_content\":\"hm\""),
+           "messages[1].reasoning_content");
     refuse(API_CHAT, AFTER_USER("\"content\":null,\"refusal\":\"no\""), "messages[1].refusal");
     refuse(API_CHAT, AFTER_USER("\"content\":\"a\",\"prefix\":true"), "messages[1].prefix");
 }
@@ -119,9 +129,14 @@ static void test_what_says_nothing_in_a_message_is_taken(void **state) {
     (void)state;
     static const char *const taken[] = {
         "\"content\":\"a\",\"tool_calls\":[],\"reasoning_content\":\"\",\"function_call\":null",
-        "\"content\":\"a\",\"id\":\"m1\",\"date\":17,\"annotations\":[{\"x\":1}],\"name\":\"n\",\"prefix\":false",
-        "\"content\":null", "\"content\":null,\"tool_calls\":[],\"audio\":{},\"refusal\":\"\"", "\"name\":\"n\"",
-        "\"content\":[]", "\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"output_text\",\"text\":\"b\"}]",
+        "\"content\":\"a\",\"id\":\"m1\",\"date\":17,\"annotations\":[{\"x\":1}],\"name\":\"n\","
+        "\"prefix\":false",
+        "\"content\":null",
+        "\"content\":null,\"tool_calls\":[],\"audio\":{},\"refusal\":\"\"",
+        "\"name\":\"n\"",
+        "\"content\":[]",
+        "\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"output_text\",\"text\":"
+        "\"b\"}]",
     };
     for (size_t i = 0; i < ARRAY_LEN(taken); i++) {
         char body[512];
@@ -155,12 +170,30 @@ static void test_odd_json_is_judged_by_its_field(void **state) {
 static void test_what_we_do_not_do_is_refused_by_name(void **state) {
     (void)state;
     static const char *const chat[][2] = {
-        {"tools", "[{}]"}, {"functions", "[{}]"}, {"tool_choice", "\"required\""}, {"function_call", "{\"name\":\"f\"}"},
-        {"response_format", "{\"type\":\"json_object\"}"}, {"logit_bias", "{\"5\":1}"}, {"n", "2"}, {"n", "0"},
-        {"presence_penalty", "0.1"}, {"frequency_penalty", "-1"}, {"modalities", "[\"audio\"]"}, {"audio", "{}"},
-        {"web_search_options", "{}"}, {"guided_json", "{\"a\":1}"}, {"grammar", "\"x\""}, {"chat_template", "\"x\""},
-        {"mirostat", "2"}, {"allowed_token_ids", "[1]"}, {"cache_salt", "\"x\""},
-        {"repetition_penalty", "1.1"}, {"echo", "true"}, {"prompt", "\"x\""}, {"no_such_field", "1"}, {"Temperature", "1"},
+        {"tools", "[{}]"},
+        {"functions", "[{}]"},
+        {"tool_choice", "\"required\""},
+        {"function_call", "{\"name\":\"f\"}"},
+        {"response_format", "{\"type\":\"json_object\"}"},
+        {"logit_bias", "{\"5\":1}"},
+        {"n", "2"},
+        {"n", "0"},
+        {"presence_penalty", "0.1"},
+        {"frequency_penalty", "-1"},
+        {"modalities", "[\"audio\"]"},
+        {"audio", "{}"},
+        {"web_search_options", "{}"},
+        {"guided_json", "{\"a\":1}"},
+        {"grammar", "\"x\""},
+        {"chat_template", "\"x\""},
+        {"mirostat", "2"},
+        {"allowed_token_ids", "[1]"},
+        {"cache_salt", "\"x\""},
+        {"repetition_penalty", "1.1"},
+        {"echo", "true"},
+        {"prompt", "\"x\""},
+        {"no_such_field", "1"},
+        {"Temperature", "1"},
     };
     for (size_t i = 0; i < ARRAY_LEN(chat); i++) {
         char body[256];
@@ -178,26 +211,34 @@ static void test_neutral_values_and_null_are_taken(void **state) {
     (void)state;
     struct api_request r;
     accept(&r, API_CHAT,
-           CHAT(",\"tools\":[],\"tool_choice\":\"none\",\"functions\":null,\"response_format\":{\"type\":\"text\"},"
-                "\"logit_bias\":{},\"n\":1,\"presence_penalty\":0,\"frequency_penalty\":0.0,\"modalities\":[\"text\"],"
-                "\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,\"service_tier\":\"auto\",\"stop\":null,"
-                "\"temperature\":null,\"audio\":null,\"prediction\":{\"type\":\"content\",\"content\":\"x\"}"));
+           CHAT(",\"tools\":[],\"tool_choice\":\"none\",\"functions\":null,\"response_format\":{"
+                "\"type\":\"text\"},"
+                "\"logit_bias\":{},\"n\":1,\"presence_penalty\":0,\"frequency_penalty\":0.0,"
+                "\"modalities\":[\"text\"],"
+                "\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,\"service_tier\":"
+                "\"auto\",\"stop\":null,"
+                "\"temperature\":null,\"audio\":null,\"prediction\":{\"type\":\"content\","
+                "\"content\":\"x\"}"));
     api_request_fini(&r);
     accept(&r, API_COMPLETION, COMPLETION(",\"best_of\":1,\"suffix\":\"\",\"user\":\"u\",\"n\":1"));
     api_request_fini(&r);
     /* F9 */
     accept(&r, API_CHAT,
-           CHAT(",\"chat_template_kwargs\":{\"enable_thinking\":false},\"reasoning_effort\":\"low\",\"verbosity\":\"low\","
-                "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\",\"temperature\":3.5,\"top_k\":7.0,\"seed\":5.0,"
+           CHAT(",\"chat_template_kwargs\":{\"enable_thinking\":false},\"reasoning_effort\":"
+                "\"low\",\"verbosity\":\"low\","
+                "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\",\"temperature\":3.5,"
+                "\"top_k\":7.0,\"seed\":5.0,"
                 "\"max_tokens\":-1,\"stop\":[],\"guided_json\":null,\"echo\":false,\"stream\":true,"
-                "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,\"x\":null}"));
+                "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,\"x\":"
+                "null}"));
     assert_true(r.continuous_usage && r.include_usage && !r.max_tokens_set);
     assert_int_equal(r.sample.top_k, 7);
     assert_int_equal(r.sample.seed, 5);
     assert_true(r.sample.temperature > 3.4f);
     api_request_fini(&r);
     accept(&r, API_COMPLETION,
-           COMPLETION(",\"max_tokens\":3.0,\"metadata\":{},\"store\":false,\"prompt_cache_key\":\"k\",\"logprobs\":false"));
+           COMPLETION(",\"max_tokens\":3.0,\"metadata\":{},\"store\":false,\"prompt_cache_key\":"
+                      "\"k\",\"logprobs\":false"));
     assert_int_equal(r.max_tokens, 3);
     assert_false(r.logprobs);
     api_request_fini(&r);
@@ -212,10 +253,15 @@ static void test_neutral_values_and_null_are_taken(void **state) {
 static void test_values_out_of_bounds(void **state) {
     (void)state;
     static const char *const bad[][2] = {
-        {"temperature", "-0.1"}, {"temperature", "\"hot\""}, {"top_p", "1.5"}, {"min_p", "-1"},
-        {"top_k", "-2"}, {"top_k", "1.5"}, {"seed", "1.5"}, {"seed", "\"x\""}, {"max_tokens", "0"}, {"max_tokens", "-2"},
-        {"max_tokens", "1.5"}, {"stop", "[1]"}, {"stop", "{\"a\":1}"}, {"stream", "1"}, {"stream_options", "[]"},
-        {"logprobs", "3"}, {"top_logprobs", "21"}, {"top_logprobs", "3"},
+        {"temperature", "-0.1"},  {"temperature", "\"hot\""},
+        {"top_p", "1.5"},         {"min_p", "-1"},
+        {"top_k", "-2"},          {"top_k", "1.5"},
+        {"seed", "1.5"},          {"seed", "\"x\""},
+        {"max_tokens", "0"},      {"max_tokens", "-2"},
+        {"max_tokens", "1.5"},    {"stop", "[1]"},
+        {"stop", "{\"a\":1}"},    {"stream", "1"},
+        {"stream_options", "[]"}, {"logprobs", "3"},
+        {"top_logprobs", "21"},   {"top_logprobs", "3"},
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         char body[256];
@@ -225,7 +271,8 @@ static void test_values_out_of_bounds(void **state) {
     refuse(API_COMPLETION, COMPLETION(",\"logprobs\":true"), "logprobs");
     refuse(API_COMPLETION, COMPLETION(",\"logprobs\":21"), "logprobs");
     refuse(API_COMPLETION, COMPLETION(",\"max_tokens\":0"), "max_tokens");
-    refuse(API_CHAT, CHAT(",\"max_tokens\":5,\"max_completion_tokens\":3"), "max_completion_tokens");
+    refuse(API_CHAT, CHAT(",\"max_tokens\":5,\"max_completion_tokens\":3"),
+           "max_completion_tokens");
     refuse(API_CHAT, CHAT(",\"max_completion_tokens\":5,\"max_tokens\":3"), "max_tokens");
     struct api_request r;
     accept(&r, API_CHAT, CHAT(",\"max_completion_tokens\":5,\"max_tokens\":5"));
@@ -261,7 +308,13 @@ static void test_too_many_and_too_long(void **state) {
 
 static void test_what_is_no_json_object(void **state) {
     (void)state;
-    static const char *const bad[] = {"", "{", "[]", "null", "\"x\"", "{\"prompt\":\"a\"} x", "{\"prompt\":\"\xFF\"}",
+    static const char *const bad[] = {"",
+                                      "{",
+                                      "[]",
+                                      "null",
+                                      "\"x\"",
+                                      "{\"prompt\":\"a\"} x",
+                                      "{\"prompt\":\"\xFF\"}",
                                       "{\"prompt\":\"a\",\"prompt\":\"b\"}"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
         refuse(API_COMPLETION, bad[i], NULL);

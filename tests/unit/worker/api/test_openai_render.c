@@ -7,12 +7,13 @@
 
 #include "common/json.h"
 
-#define T(s) {s, sizeof(s) - 1}
+#define T(s)                                                                                       \
+    { s, sizeof(s) - 1 }
 
 /* E1 and E2 are the halves of e-acute. */
 enum { BOS, END, A, B, E1, E2, AB, N_TOK };
 static const struct tok_str tokens[N_TOK] = {
-    [BOS] = T("<s>"), [END] = T("</s>"), [A] = T("a"), [B] = T("b"),
+    [BOS] = T("<s>"),     [END] = T("</s>"),    [A] = T("a"),   [B] = T("b"),
     [E1] = T("\xC3\x83"), [E2] = T("\xC2\xA9"), [AB] = T("ab"),
 };
 static const int32_t types[N_TOK] = {3, 3, 1, 1, 1, 1, 1};
@@ -42,7 +43,12 @@ static int setup(void **state) {
     if (!f || tokenizer_new(&f->tok, &s, &eb) < 0)
         fail_msg("%s", eb.text);
     f->gen = gen_request_new();
-    f->c = (struct render_ctx){.tok = f->tok, .kind = API_CHAT, .id = "chatcmpl-1", .created = 7, .model = "m", .worker = "w"};
+    f->c = (struct render_ctx){.tok = f->tok,
+                               .kind = API_CHAT,
+                               .id = "chatcmpl-1",
+                               .created = 7,
+                               .model = "m",
+                               .worker = "w"};
     f->ch.req = f->gen;
     *state = f;
     return 0;
@@ -82,12 +88,18 @@ static void expect_text(const struct json_t *v, const char *want) {
     assert_string_equal(json_text(v).p, want);
 }
 
-static const struct gen_token two_tokens[] = {{.id = A, .text = "a", .text_len = 1}, {.id = B, .text = "\"\n", .text_len = 2}};
+static const struct gen_token two_tokens[] = {{.id = A, .text = "a", .text_len = 1},
+                                              {.id = B, .text = "\"\n", .text_len = 2}};
 
 static void fill_usage(struct fixture *f) {
     f->gen->out = two_tokens;
-    f->gen->usage = (struct gen_usage){.n_prompt = 100, .n_completion = 2, .n_local = 32, .n_remote = 64,
-                                       .submitted_ns = 1000000, .started_ns = 2000000, .first_token_ns = 3500000};
+    f->gen->usage = (struct gen_usage){.n_prompt = 100,
+                                       .n_completion = 2,
+                                       .n_local = 32,
+                                       .n_remote = 64,
+                                       .submitted_ns = 1000000,
+                                       .started_ns = 2000000,
+                                       .first_token_ns = 3500000};
 }
 
 static void test_chat_answer(void **state) {
@@ -106,10 +118,12 @@ static void test_chat_answer(void **state) {
     const struct json_t *u = json_member(doc, "usage");
     assert_int_equal(json_int(json_member(u, "prompt_tokens")), 100);
     assert_int_equal(json_int(json_member(u, "total_tokens")), 102);
-    assert_int_equal(json_int(json_member(json_member(u, "prompt_tokens_details"), "cached_tokens")), 96);
+    assert_int_equal(
+        json_int(json_member(json_member(u, "prompt_tokens_details"), "cached_tokens")), 96);
     const struct json_t *x = json_member(doc, "incipit");
     expect_text(json_member(x, "worker"), "w");
-    assert_int_equal(json_int(json_member(json_member(x, "prompt_tokens_by_source"), "computed")), 4);
+    assert_int_equal(json_int(json_member(json_member(x, "prompt_tokens_by_source"), "computed")),
+                     4);
     assert_true(fabs(json_num(json_member(x, "ttft_ms")) - 2.5) < 1e-9);
     assert_int_equal(json_kind(json_member(x, "first_logits_sha256")), JSON_KIND_NONE);
     json_free(doc);
@@ -138,7 +152,8 @@ static void test_chat_logprobs(void **state) {
     f->c.logprobs = true;
     render_chunk_tokens(&f->c, &f->ch, tok, 1, &f->out);
     struct json_t *doc = parse(strbuf_view(&f->out));
-    const struct json_t *e = json_item(json_member(json_member(choice0(doc), "logprobs"), "content"), 0);
+    const struct json_t *e =
+        json_item(json_member(json_member(choice0(doc), "logprobs"), "content"), 0);
     assert_true(json_num(json_member(e, "logprob")) <= -1.5);
     assert_int_equal(json_int(json_item(json_member(e, "bytes"), 0)), 0xC3);
     const struct json_t *tops = json_member(e, "top_logprobs");
@@ -194,7 +209,8 @@ static void test_echo_of_text(void **state) {
                                     {.id = END, .text = "", .text_len = 0, .lp = {-5, 1, top}}};
     f->c.kind = API_COMPLETION;
     f->c.echo = f->c.logprobs = true;
-    f->ch.prompt = STR("\xC3\xA9" "a");
+    f->ch.prompt = STR("\xC3\xA9"
+                       "a");
     f->gen->prompt = prompt;
     f->gen->prompt_lp = lp;
     f->gen->out = out;
@@ -203,7 +219,8 @@ static void test_echo_of_text(void **state) {
     render_answer(&f->c, &f->ch, 1, &why, &f->out);
     struct json_t *doc = parse(strbuf_view(&f->out));
     expect_text(json_member(doc, "object"), "text_completion");
-    expect_text(json_member(choice0(doc), "text"), "\xC3\xA9" "ab");
+    expect_text(json_member(choice0(doc), "text"), "\xC3\xA9"
+                                                   "ab");
     const struct json_t *p = json_member(choice0(doc), "logprobs");
     static const int64_t offsets[] = {0, 0, 1, 1, 2, 3};
     static const char *const texts[] = {"<s>", "bytes:\\xc3", "bytes:\\xa9", "a", "b", "</s>"};
@@ -230,12 +247,16 @@ static void test_echo_of_ids_in_a_stream(void **state) {
     render_chunk_prompt(&f->c, &f->ch, &f->out);
     struct json_t *doc = parse(strbuf_view(&f->out));
     expect_text(json_member(choice0(doc), "text"), "<s>a");
-    assert_int_equal(json_int(json_item(json_member(json_member(choice0(doc), "logprobs"), "text_offset"), 1)), 3);
+    assert_int_equal(
+        json_int(json_item(json_member(json_member(choice0(doc), "logprobs"), "text_offset"), 1)),
+        3);
     json_free(doc);
     strbuf_clear(&f->out);
     render_chunk_tokens(&f->c, &f->ch, two_tokens, 1, &f->out);
     doc = parse(strbuf_view(&f->out));
-    assert_int_equal(json_int(json_item(json_member(json_member(choice0(doc), "logprobs"), "text_offset"), 0)), 4);
+    assert_int_equal(
+        json_int(json_item(json_member(json_member(choice0(doc), "logprobs"), "text_offset"), 0)),
+        4);
     json_free(doc);
 }
 
@@ -251,8 +272,9 @@ static void test_error_event(void **state) {
 int main(void) {
 #define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_chat_answer),   TEST(test_logits_digest_only_when_asked), TEST(test_chat_logprobs),
-        TEST(test_stream_of_chat), TEST(test_echo_of_text),                 TEST(test_echo_of_ids_in_a_stream),
+        TEST(test_chat_answer),   TEST(test_logits_digest_only_when_asked),
+        TEST(test_chat_logprobs), TEST(test_stream_of_chat),
+        TEST(test_echo_of_text),  TEST(test_echo_of_ids_in_a_stream),
         TEST(test_error_event),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

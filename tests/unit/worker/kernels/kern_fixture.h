@@ -54,18 +54,34 @@ static inline float rng_float(struct rng *r) { /* [-1, 1) */
 }
 
 /* Kinds of input: what usual numbers do not reach. */
-enum input_kind { IN_NORMAL, IN_TINY, IN_HUGE, IN_SPARSE, IN_MIXED, IN_DENORMAL, IN_ZERO, IN_KINDS };
+enum input_kind {
+    IN_NORMAL,
+    IN_TINY,
+    IN_HUGE,
+    IN_SPARSE,
+    IN_MIXED,
+    IN_DENORMAL,
+    IN_ZERO,
+    IN_KINDS
+};
 
 static inline float rng_input(struct rng *r, enum input_kind kind) {
     float f = rng_float(r);
     switch (kind) {
-    case IN_TINY: return f * 0x1p-90f;
-    case IN_HUGE: return f * 0x1p60f;
-    case IN_SPARSE: return rng_u32(r) % 8 ? 0.0f : f;
-    case IN_MIXED: return f * ldexpf(1.0f, (int)(rng_u32(r) % 40) - 20);
-    case IN_DENORMAL: return f * 0x1p-127f;
-    case IN_ZERO: return rng_u32(r) % 2 ? 0.0f : -0.0f;
-    default: return f * 3.0f;
+    case IN_TINY:
+        return f * 0x1p-90f;
+    case IN_HUGE:
+        return f * 0x1p60f;
+    case IN_SPARSE:
+        return rng_u32(r) % 8 ? 0.0f : f;
+    case IN_MIXED:
+        return f * ldexpf(1.0f, (int)(rng_u32(r) % 40) - 20);
+    case IN_DENORMAL:
+        return f * 0x1p-127f;
+    case IN_ZERO:
+        return rng_u32(r) % 2 ? 0.0f : -0.0f;
+    default:
+        return f * 3.0f;
     }
 }
 

@@ -57,8 +57,8 @@ static void world_chunk(struct world *w, const struct kern_ops *ops, struct kern
     size_t nkv = (size_t)w->shape.n_kv_head * w->shape.head_dim;
     struct attn_kv_rows rows = {w->k + pos0 * nkv, w->v + pos0 * nkv, nkv, nkv, w->pages, n, pos0};
     attn_store_kv(ops, &w->shape, &rows);
-    struct attn_seq seq = {w->q + pos0 * nq, w->out + pos0 * nq, nq, nq,
-                           (const uint8_t *const *)w->pages, n, pos0};
+    struct attn_seq seq = {
+        w->q + pos0 * nq, w->out + pos0 * nq, nq, nq, (const uint8_t *const *)w->pages, n, pos0};
     attn_paged(ops, team, w->scratch, &w->shape, &seq, 1);
 }
 
@@ -105,14 +105,54 @@ static void check_against_double(const struct world *w, const char *what) {
 }
 
 static const struct attn_shape shapes[] = {
-    {.n_head = 9, .n_kv_head = 3, .head_dim = 64, .block_tokens = 32, .dtype = KV_F16, .scale = 0.125f},
-    {.n_head = 9, .n_kv_head = 3, .head_dim = 64, .block_tokens = 16, .dtype = KV_F32, .scale = 0.125f},
-    {.n_head = 2, .n_kv_head = 2, .head_dim = 48, .block_tokens = 48, .dtype = KV_F16, .scale = 0.15f},
-    {.n_head = 14, .n_kv_head = 2, .head_dim = 16, .block_tokens = 64, .dtype = KV_F16, .scale = 0.25f},
-    {.n_head = 4, .n_kv_head = 1, .head_dim = 80, .block_tokens = 32, .dtype = KV_F32, .scale = 0.11f},
-    {.n_head = 4, .n_kv_head = 2, .head_dim = 32, .block_tokens = 4, .dtype = KV_F16, .scale = 0.2f},
-    {.n_head = 3, .n_kv_head = 3, .head_dim = 20, .block_tokens = 7, .dtype = KV_F32, .scale = 0.2f},
-    {.n_head = 2, .n_kv_head = 1, .head_dim = 64, .block_tokens = 1, .dtype = KV_F16, .scale = 0.125f},
+    {.n_head = 9,
+     .n_kv_head = 3,
+     .head_dim = 64,
+     .block_tokens = 32,
+     .dtype = KV_F16,
+     .scale = 0.125f},
+    {.n_head = 9,
+     .n_kv_head = 3,
+     .head_dim = 64,
+     .block_tokens = 16,
+     .dtype = KV_F32,
+     .scale = 0.125f},
+    {.n_head = 2,
+     .n_kv_head = 2,
+     .head_dim = 48,
+     .block_tokens = 48,
+     .dtype = KV_F16,
+     .scale = 0.15f},
+    {.n_head = 14,
+     .n_kv_head = 2,
+     .head_dim = 16,
+     .block_tokens = 64,
+     .dtype = KV_F16,
+     .scale = 0.25f},
+    {.n_head = 4,
+     .n_kv_head = 1,
+     .head_dim = 80,
+     .block_tokens = 32,
+     .dtype = KV_F32,
+     .scale = 0.11f},
+    {.n_head = 4,
+     .n_kv_head = 2,
+     .head_dim = 32,
+     .block_tokens = 4,
+     .dtype = KV_F16,
+     .scale = 0.2f},
+    {.n_head = 3,
+     .n_kv_head = 3,
+     .head_dim = 20,
+     .block_tokens = 7,
+     .dtype = KV_F32,
+     .scale = 0.2f},
+    {.n_head = 2,
+     .n_kv_head = 1,
+     .head_dim = 64,
+     .block_tokens = 1,
+     .dtype = KV_F16,
+     .scale = 0.125f},
 };
 
 /* Every shape, cut in chunks of many sizes, on every table, alone and with a team: one result, which is
@@ -193,7 +233,8 @@ static void test_peaked_scores_give_the_winner(void **state) {
         world_run(&w, t[k], NULL, 16);
         for (size_t h = 0; h < 9; h++)
             for (size_t d = 0; d < 64; d++)
-                assert_true(w.out[(69 * 9 + h) * 64 + d] == stored(&w.shape, w.v[(33 * 3 + h / 3) * 64 + d]));
+                assert_true(w.out[(69 * 9 + h) * 64 + d] ==
+                            stored(&w.shape, w.v[(33 * 3 + h / 3) * 64 + d]));
     }
     world_close(&w);
 }
@@ -275,13 +316,19 @@ static void test_batch_of_sequences_equals_single_calls(void **state) {
         world_open(&w[i], &r, shapes[0], n_pos[i]);
         world_run(&w[i], ops, NULL, 32);
         got[i] = calloc(30 * 600, sizeof(float));
-        seqs[i] = (struct attn_seq){w[i].q + (n_pos[i] - n_new[i]) * 576, got[i], 576, 600,
-                                    (const uint8_t *const *)w[i].pages, n_new[i], n_pos[i] - n_new[i]};
+        seqs[i] = (struct attn_seq){w[i].q + (n_pos[i] - n_new[i]) * 576,
+                                    got[i],
+                                    576,
+                                    600,
+                                    (const uint8_t *const *)w[i].pages,
+                                    n_new[i],
+                                    n_pos[i] - n_new[i]};
     }
     attn_paged(ops, team, w[1].scratch, &w[0].shape, seqs, 3);
     for (int i = 0; i < 3; i++) {
         for (uint32_t row = 0; row < n_new[i]; row++)
-            assert_same_bits(got[i] + row * 600, w[i].out + (n_pos[i] - n_new[i] + row) * 576, 576, "batch");
+            assert_same_bits(got[i] + row * 600, w[i].out + (n_pos[i] - n_new[i] + row) * 576, 576,
+                             "batch");
         free(got[i]);
         world_close(&w[i]);
     }
@@ -312,7 +359,8 @@ static void test_blocks_split_over_a_team_give_the_same_bits(void **state) {
                 for (uint32_t rows = 1; rows <= 3; rows += 2) {
                     memset(w.out + (N - 3) * nq, 0, 3 * nq * sizeof *want);
                     world_chunk(&w, t[k], teams[c], N - rows, rows);
-                    assert_same_bits(w.out + (N - rows) * nq, want + (3 - rows) * nq, rows * nq, "split");
+                    assert_same_bits(w.out + (N - rows) * nq, want + (3 - rows) * nq, rows * nq,
+                                     "split");
                 }
         free(want);
         world_close(&w);

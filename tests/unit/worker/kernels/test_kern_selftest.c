@@ -63,8 +63,8 @@ static void float_but(const struct mat_args *a, uint32_t begin, uint32_t end) {
         spoil(a->y + begin * KERN_LANES);
 }
 
-static void values_but(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0, uint32_t t1,
-                       uint32_t first) {
+static void values_but(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
+                       uint32_t t1, uint32_t first) {
     real->attn_values(b, v, pos0, t0, t1, first);
     if (b->rh == wrong_pairs || (first && first == wrong_first) ||
         (wrong_split && b->d1 - b->d0 < b->head_dim))

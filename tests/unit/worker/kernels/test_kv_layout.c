@@ -28,17 +28,22 @@ static float value(uint32_t i) {
     h ^= h >> 16;
     float x = (float)((int32_t)(h >> 8) - (1 << 23)) * 0x1p-21f;
     switch (tok) {
-    case 0: return 0.0f;
-    case 1: return x * 0x1p-30f;
-    case 2: return i % 2 ? 3.0f : -3.0f;
-    case 3: return x * 0x1p12f;
-    default: return x;
+    case 0:
+        return 0.0f;
+    case 1:
+        return x * 0x1p-30f;
+    case 2:
+        return i % 2 ? 3.0f : -3.0f;
+    case 3:
+        return x * 0x1p12f;
+    default:
+        return x;
     }
 }
 
 /* Writes one token's row of one head as the header says. */
-static void store(uint8_t *vals, uint8_t *scales, enum kv_dtype t, bool is_k, uint32_t h, uint32_t tok,
-                  const float *x) {
+static void store(uint8_t *vals, uint8_t *scales, enum kv_dtype t, bool is_k, uint32_t h,
+                  uint32_t tok, const float *x) {
     int8_t q[D];
     uint16_t s;
     for (uint32_t d = 0; d < D && t == KV_F32; d++)
@@ -52,7 +57,8 @@ static void store(uint8_t *vals, uint8_t *scales, enum kv_dtype t, bool is_k, ui
     assert_true(kv_quant_row(q, &s, x, D, t));
     memcpy(scales + 2 * (h * B + tok), &s, 2);
     for (uint32_t d = 0; d < D && t == KV_Q8_0; d++)
-        vals[is_k ? ((h * (D / 4) + d / 4) * B + tok) * 4 + d % 4 : (h * B + tok) * D + d] = (uint8_t)q[d];
+        vals[is_k ? ((h * (D / 4) + d / 4) * B + tok) * 4 + d % 4 : (h * B + tok) * D + d] =
+            (uint8_t)q[d];
     for (uint32_t g = 0; g < D / 8 && t == KV_Q4_0 && is_k; g++)
         for (uint32_t j = 0; j < 4; j++)
             vals[((h * (D / 8) + g) * B + tok) * 4 + j] =
@@ -91,14 +97,20 @@ static void test_pages_match_the_golden_bytes(void **state) {
     uint8_t digest[DIGEST_BYTES];
     FILE *f = fopen(golden_path, "rb");
     assert_non_null(f);
-    for (; fscanf(f, "%7s %7s %u %63s %71s %16383s", kd, vd, &n_full, sizes, sha, first) == 6; n++) {
+    for (; fscanf(f, "%7s %7s %u %63s %71s %16383s", kd, vd, &n_full, sizes, sha, first) == 6;
+         n++) {
         struct kv_layout l;
-        const struct kv_layout_cfg cfg = {.n_layer = L, .n_kv_head = H, .d_head = D, .block_tok = B,
-                                          .k_dtype = dtype_of(kd), .v_dtype = dtype_of(vd),
+        const struct kv_layout_cfg cfg = {.n_layer = L,
+                                          .n_kv_head = H,
+                                          .d_head = D,
+                                          .block_tok = B,
+                                          .k_dtype = dtype_of(kd),
+                                          .v_dtype = dtype_of(vd),
                                           .window = window};
         assert_int_equal(kv_layout_init(&l, &cfg, NULL), 0);
         assert_int_equal(l.n_full, n_full);
-        (void)snprintf(have, sizeof(have), "%u,%u,%u", l.range_sizes[0], l.range_sizes[1], l.range_sizes[2]);
+        (void)snprintf(have, sizeof(have), "%u,%u,%u", l.range_sizes[0], l.range_sizes[1],
+                       l.range_sizes[2]);
         assert_string_equal(have, sizes);
         uint8_t *page = calloc(1, l.page_bytes);
         fill_page(&l, page);
@@ -120,7 +132,8 @@ static void test_ranges_are_full_layers_then_windows(void **state) {
     (void)state;
     struct kv_layout l;
     const uint32_t w[6] = {128, 0, 128, 128, 0, 128};
-    struct kv_layout_cfg c = {.n_layer = 6, .n_kv_head = 1, .d_head = 64, .block_tok = 32, .window = w};
+    struct kv_layout_cfg c = {
+        .n_layer = 6, .n_kv_head = 1, .d_head = 64, .block_tok = 32, .window = w};
     const uint32_t want[6] = {2, 0, 3, 4, 1, 5};
     assert_int_equal(kv_layout_init(&l, &c, NULL), 0);
     assert_int_equal(l.n_full, 2);
@@ -150,9 +163,12 @@ static void test_sizes_are_those_of_the_models(void **state) {
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct kv_layout l;
-        const struct kv_layout_cfg c = {.n_layer = cases[i].n_layer, .n_kv_head = cases[i].n_kv,
-                                        .d_head = cases[i].d, .block_tok = 32,
-                                        .k_dtype = cases[i].t, .v_dtype = cases[i].t};
+        const struct kv_layout_cfg c = {.n_layer = cases[i].n_layer,
+                                        .n_kv_head = cases[i].n_kv,
+                                        .d_head = cases[i].d,
+                                        .block_tok = 32,
+                                        .k_dtype = cases[i].t,
+                                        .v_dtype = cases[i].t};
         assert_int_equal(kv_layout_init(&l, &c, NULL), 0);
         assert_int_equal(l.page_bytes, cases[i].want);
         kv_layout_fini(&l);
@@ -171,8 +187,8 @@ static void test_shapes_that_do_not_fit_refused(void **state) {
     c[3].k_dtype = KV_Q8_0, c[3].d_head = 48;
     c[4].v_dtype = KV_Q4_0, c[4].block_tok = 8;
     c[5].d_head = 1u << 20, c[5].block_tok = 1024; /* beyond 32 bits */
-    const int want[6] = {ERR_TOOBIG, ERR_TOOBIG, ERR_UNSUPPORTED, ERR_UNSUPPORTED, ERR_UNSUPPORTED,
-                         ERR_UNSUPPORTED};
+    const int want[6] = {ERR_TOOBIG,      ERR_TOOBIG,      ERR_UNSUPPORTED,
+                         ERR_UNSUPPORTED, ERR_UNSUPPORTED, ERR_UNSUPPORTED};
     for (size_t i = 0; i < ARRAY_LEN(c); i++) {
         assert_int_equal(kv_layout_init(&l, &c[i], &eb), want[i]);
         assert_true(eb.text[0] != 0);

@@ -19,7 +19,8 @@ static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
     f->n_tables = kern_tables(f->tables);
     f->rng.s = 1;
-    if (kern_team_new(&f->team, 3, NULL) < 0 || matmul_scratch_new(&f->scratch, MAX_ROWS, MAX_IN, 3) < 0)
+    if (kern_team_new(&f->team, 3, NULL) < 0 ||
+        matmul_scratch_new(&f->scratch, MAX_ROWS, MAX_IN, 3) < 0)
         return -1;
     *state = f;
     return 0;
@@ -73,8 +74,8 @@ static void test_all_tables_give_the_bits_of_the_reference(void **state) {
             memset(f->got, 0xa5, sizeof f->got);
             run(f, f->tables[i], NULL, m, f->x, rows, f->got);
             char what[96];
-            snprintf(what, sizeof what, "%s %s %u x %u, %u rows", f->tables[i]->name, t->name, n_out,
-                     n_in, rows);
+            snprintf(what, sizeof what, "%s %s %u x %u, %u rows", f->tables[i]->name, t->name,
+                     n_out, n_in, rows);
             assert_same_bits(f->got, f->want, (size_t)rows * n_out, what);
         }
         packed_mat_free(m);
@@ -129,8 +130,8 @@ static void check_against_double(struct fixture *f, const struct quant_type *t, 
                 double tol = mag * 1e-6 + (t->block_items > 1 ? mag_w * 3.0 / 254 : 0);
                 double err = fabs((double)f->got[r * n_out + o] - sum);
                 if (!(err <= tol))
-                    fail_msg("%s %s row %u output %u: %g, double says %g", f->tables[i]->name, t->name,
-                             r, o, (double)f->got[r * n_out + o], sum);
+                    fail_msg("%s %s row %u output %u: %g, double says %g", f->tables[i]->name,
+                             t->name, r, o, (double)f->got[r * n_out + o], sum);
             }
         }
     }
@@ -205,7 +206,8 @@ static void test_several_outs_equal_single_calls(void **state) {
         outs[i] = (struct matmul_out){m[i], y[i], STRIDE};
     }
     fill_input(&f->rng, IN_NORMAL, f->x, ROWS * (N_IN + 3));
-    struct matmul_env env = {.ops = kernels_pick(NULL, NULL), .team = f->team, .scratch = f->scratch};
+    struct matmul_env env = {
+        .ops = kernels_pick(NULL, NULL), .team = f->team, .scratch = f->scratch};
     struct matmul_in in = {.x = f->x, .x_stride = N_IN + 3, .n_rows = ROWS};
     matmul(&env, &in, outs, 5);
     for (size_t i = 0; i < 5; i++) {

@@ -17,7 +17,8 @@ struct fixture {
 static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
     struct errbuf eb;
-    if (kern_team_new(&f->team, 3, NULL) < 0 || matmul_scratch_new(&f->scratch, MAX_ROWS, N_IN, 3) < 0)
+    if (kern_team_new(&f->team, 3, NULL) < 0 ||
+        matmul_scratch_new(&f->scratch, MAX_ROWS, N_IN, 3) < 0)
         return -1;
     if (matmul_blas_new(&f->blas, N_IN, 3, &eb) < 0) {
         fprintf(stderr, "skipped: %s\n", eb.text);
@@ -36,8 +37,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void run(struct fixture *f, struct kern_team *team, const struct packed_mat *m, uint32_t first,
-                uint32_t rows, float *y) {
+static void run(struct fixture *f, struct kern_team *team, const struct packed_mat *m,
+                uint32_t first, uint32_t rows, float *y) {
     struct matmul_env env = {kernels_pick(NULL, NULL), team, f->scratch, f->blas};
     struct matmul_in in = {f->x + first * N_IN, N_IN, rows, f->pos + first};
     struct matmul_out out = {m, y, N_OUT};

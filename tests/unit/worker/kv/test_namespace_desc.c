@@ -102,7 +102,10 @@ static void test_text_that_could_forge_a_line_refused(void **state) {
         struct namespace_desc d = {.len = 77};
         for (int field = 0; field < 4; field++) {
             struct namespace_parts p = golden_parts();
-            *(field == 0 ? &p.arch : field == 1 ? &p.k_dtype : field == 2 ? &p.v_dtype : &p.numerics) = bad[i];
+            *(field == 0   ? &p.arch
+              : field == 1 ? &p.k_dtype
+              : field == 2 ? &p.v_dtype
+                           : &p.numerics) = bad[i];
             assert_int_equal(namespace_desc_make(&d, &p), ERR_INVALID);
         }
         assert_int_equal(d.len, 77);

@@ -83,14 +83,16 @@ static void test_silent_service_is_late_soon_after_patience(void **state) {
     (void)state;
     struct prefix_rates r = {0};
     prefix_rates_add_prefill(&r, 1, 1 * MS);
-    struct prefix_progress p = {.elapsed_ns = 103 * MS, .idle_ns = 103 * MS, .n_blocks = 32, .n_tok = 1024};
+    struct prefix_progress p = {
+        .elapsed_ns = 103 * MS, .idle_ns = 103 * MS, .n_blocks = 32, .n_tok = 1024};
     assert_true(prefix_is_late(FETCH_AUTO, &r, &p));
 }
 
 static void test_stall_ends_even_always_and_unmeasured(void **state) {
     (void)state;
     struct prefix_rates r = {0};
-    struct prefix_progress p = {.elapsed_ns = 2500 * MS, .idle_ns = 2500 * MS, .n_blocks = 4, .n_tok = 128};
+    struct prefix_progress p = {
+        .elapsed_ns = 2500 * MS, .idle_ns = 2500 * MS, .n_blocks = 4, .n_tok = 128};
     assert_true(prefix_is_late(FETCH_ALWAYS, &r, &p));
     assert_true(prefix_is_late(FETCH_AUTO, &r, &p));
     p.idle_ns = 100 * MS;

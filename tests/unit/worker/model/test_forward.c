@@ -185,7 +185,8 @@ static void test_earlier_pages_do_not_change_as_context_grows(void **state) {
     memcpy(copy, p.table[0], f->page_bytes);
     memcpy(copy + f->page_bytes, p.table[1], f->page_bytes);
     for (uint32_t pos = 2 * BLOCK; pos < 4 * BLOCK; pos++) {
-        s = (struct fwd_seq){.tok = words, .n_tok = 1, .pos0 = pos, .pages = p.table, .decode = true};
+        s = (struct fwd_seq){
+            .tok = words, .n_tok = 1, .pos0 = pos, .pages = p.table, .decode = true};
         step_ok(f, &s, 1);
     }
     assert_memory_equal(copy, p.table[0], f->page_bytes);
@@ -207,8 +208,11 @@ static void test_logits_independent_of_where_and_how_many(void **state) {
     struct fwd_seq s[3];
     const uint32_t n_tok[3] = {5, 1, 9}, n_logits[3] = {3, 1, 2};
     for (int i = 0; i < 3; i++)
-        s[i] = (struct fwd_seq){.tok = words + i, .n_tok = n_tok[i], .pages = p[i].table,
-                                .n_logits = n_logits[i], .logits = apart[i]};
+        s[i] = (struct fwd_seq){.tok = words + i,
+                                .n_tok = n_tok[i],
+                                .pages = p[i].table,
+                                .n_logits = n_logits[i],
+                                .logits = apart[i]};
     step_ok(f, s, 3);
     for (int i = 0, at = 0; i < 3; at += (int)n_logits[i], i++)
         s[i].logits = joined + (size_t)at * row;
@@ -217,8 +221,12 @@ static void test_logits_independent_of_where_and_how_many(void **state) {
         assert_memory_equal(apart[i], joined + (size_t)at * row, n_logits[i] * row * sizeof(float));
     /* Alone, all rows, with hidden states. */
     float *hidden = calloc(9 * f->n_embd, sizeof(float)), *all = calloc(9 * row, sizeof(float));
-    const struct fwd_seq one = {.tok = words + 2, .n_tok = 9, .pages = p[2].table, .n_logits = 9,
-                                .logits = all, .hidden = hidden};
+    const struct fwd_seq one = {.tok = words + 2,
+                                .n_tok = 9,
+                                .pages = p[2].table,
+                                .n_logits = 9,
+                                .logits = all,
+                                .hidden = hidden};
     step_ok(f, &one, 1);
     assert_memory_equal(all + 7 * row, apart[2], 2 * row * sizeof(float));
     for (int i = 0; i < 3; i++) {
@@ -245,9 +253,11 @@ static void test_step_beyond_limits_refused_and_nothing_written(void **state) {
         {{.tok = words, .n_tok = 0, .pages = p.table}, ERR_INVALID},
         {{.tok = bad_tok, .n_tok = 2, .pages = p.table}, ERR_INVALID},
         {{.tok = negative, .n_tok = 1, .pages = p.table}, ERR_INVALID},
-        {{.tok = words, .n_tok = 1, .pages = p.table, .n_logits = 2, .logits = &logit}, ERR_INVALID},
+        {{.tok = words, .n_tok = 1, .pages = p.table, .n_logits = 2, .logits = &logit},
+         ERR_INVALID},
         {{.tok = words, .n_tok = 1, .pages = p.table, .n_logits = 1}, ERR_INVALID},
-        {{.tok = words, .n_tok = 41, .pages = p.table, .n_logits = 41, .logits = &logit}, ERR_TOOBIG},
+        {{.tok = words, .n_tok = 41, .pages = p.table, .n_logits = 41, .logits = &logit},
+         ERR_TOOBIG},
         {{.tok = words, .n_tok = 2, .pos0 = BLOCK * MAX_PAGES - 1, .pages = p.table}, ERR_TOOBIG},
         {{.tok = words, .n_tok = 1, .pos0 = UINT32_MAX, .pages = p.table}, ERR_TOOBIG},
     };
@@ -274,9 +284,18 @@ static void test_steps_allocate_nothing(void **state) {
     size_t before = n_allocs;
     for (uint32_t i = 0; i < 20; i++) {
         const struct fwd_seq s[2] = {
-            {.tok = words, .n_tok = 1, .pos0 = i, .pages = p[0].table, .n_logits = 1,
-             .logits = logits, .decode = true},
-            {.tok = words, .n_tok = 5, .pos0 = 5 * i, .pages = p[1].table, .n_logits = 1,
+            {.tok = words,
+             .n_tok = 1,
+             .pos0 = i,
+             .pages = p[0].table,
+             .n_logits = 1,
+             .logits = logits,
+             .decode = true},
+            {.tok = words,
+             .n_tok = 5,
+             .pos0 = 5 * i,
+             .pages = p[1].table,
+             .n_logits = 1,
              .logits = logits + f->n_vocab},
         };
         step_ok(f, s, 2);
@@ -315,10 +334,18 @@ static void step_errs(struct fixture *f, struct fwd *fwd, bool with_logits, int 
     pages_open(f, &p[0]);
     pages_open(f, &p[1]);
     const struct fwd_seq s[2] = {
-        {.tok = words, .n_tok = 20, .pages = p[0].table, .n_logits = with_logits, .logits = logits,
+        {.tok = words,
+         .n_tok = 20,
+         .pages = p[0].table,
+         .n_logits = with_logits,
+         .logits = logits,
          .err = &ret[0]},
-        {.tok = silent, .n_tok = 3, .pages = p[1].table, .n_logits = with_logits,
-         .logits = logits + f->n_vocab, .err = &ret[1]},
+        {.tok = silent,
+         .n_tok = 3,
+         .pages = p[1].table,
+         .n_logits = with_logits,
+         .logits = logits + f->n_vocab,
+         .err = &ret[1]},
     };
     ret[0] = ret[1] = 77;
     assert_int_equal(fwd_step(fwd, s, 2), 0);

@@ -66,10 +66,14 @@ static void test_misfits_named(void **state) {
 }
 
 /* A key of any type and bytes. */
-static void put_kv(struct gguf_write *w, const char *key, enum gguf_type type, uint64_t count, bool is_array,
-                   const void *data, size_t bytes) {
-    const struct gguf_kv kv = {.key = {key, strlen(key)}, .type = type, .is_array = is_array,
-                               .count = count, .data = data, .bytes = bytes};
+static void put_kv(struct gguf_write *w, const char *key, enum gguf_type type, uint64_t count,
+                   bool is_array, const void *data, size_t bytes) {
+    const struct gguf_kv kv = {.key = {key, strlen(key)},
+                               .type = type,
+                               .is_array = is_array,
+                               .count = count,
+                               .data = data,
+                               .bytes = bytes};
     gguf_write_kv(w, &kv);
 }
 
@@ -144,7 +148,8 @@ static void test_tiny_model_vocabulary_encodes_and_decodes(void **state) {
     assert_int_equal(tokenizer_decode(tok, ids.id, ids.n, true, &out, &eb), 0);
     assert_string_equal(out.p, text);
     struct chat_template *ct = NULL;
-    rv = chat_template_new(&ct, v.chat_template.p, v.chat_template.len, (struct tok_str){"", 0}, &eb);
+    rv = chat_template_new(&ct, v.chat_template.p, v.chat_template.len, (struct tok_str){"", 0},
+                           &eb);
     if (rv < 0)
         print_message("%s\n", eb.text);
     assert_int_equal(rv, 0);

@@ -227,7 +227,8 @@ static void test_keys_that_are_off_or_linear_accepted(void **state) {
     assert_int_equal(load(f, &(struct edit){.add_keys = keys_no_experts}), 0);
     model_free(TAKE_PTR(f->model));
     assert_int_equal(load(f, &(struct edit){.add_keys = keys_kv_same,
-                                            .drop_key = "llama.attention.head_count_kv"}), 0);
+                                            .drop_key = "llama.attention.head_count_kv"}),
+                     0);
     assert_int_equal(f->model->hp.n_head_kv, 2);
     model_free(TAKE_PTR(f->model));
     assert_int_equal(load(f, &(struct edit){.add_keys = keys_linear}), 0);
@@ -244,17 +245,26 @@ static void test_tensors_that_do_not_fit_refused_by_name(void **state) {
         {{.drop_tensor = "blk.1.ffn_up.weight"}, "'blk.1.ffn_up.weight' is missing", ERR_INVALID},
         {{.drop_tensor = "token_embd.weight"}, "'token_embd.weight' is missing", ERR_INVALID},
         {{.put_tensor = "blk.0.attn_q.bias", .put_type = QUANT_F32, .put_ne = {64}},
-         "'blk.0.attn_q.bias' is not used", ERR_UNSUPPORTED},
+         "'blk.0.attn_q.bias' is not used",
+         ERR_UNSUPPORTED},
         {{.put_tensor = "blk.0.attn_k.weight", .put_type = QUANT_Q8_0, .put_ne = {32, 64}},
-         "shape [32, 64", ERR_INVALID},
+         "shape [32, 64",
+         ERR_INVALID},
         {{.put_tensor = "blk.1.attn_norm.weight", .put_type = QUANT_F16, .put_ne = {64}},
-         "'blk.1.attn_norm.weight': weights of type F16", ERR_UNSUPPORTED},
+         "'blk.1.attn_norm.weight': weights of type F16",
+         ERR_UNSUPPORTED},
         {{.put_tensor = "blk.1.ffn_down.weight", .put_type = 20, .put_ne = {160, 64}},
-         "'blk.1.ffn_down.weight': weights of type IQ4_NL", ERR_UNSUPPORTED},
-        {{.put_tensor = "output_norm.weight", .put_type = QUANT_F32, .put_ne = {64}, .put_value = NAN},
-         "'output_norm.weight': element 0", ERR_CORRUPT},
+         "'blk.1.ffn_down.weight': weights of type IQ4_NL",
+         ERR_UNSUPPORTED},
+        {{.put_tensor = "output_norm.weight",
+          .put_type = QUANT_F32,
+          .put_ne = {64},
+          .put_value = NAN},
+         "'output_norm.weight': element 0",
+         ERR_CORRUPT},
         {{.put_tensor = "rope_freqs.weight", .put_type = QUANT_F32, .put_ne = {8}, .put_value = 0},
-         "factor 0 is zero", ERR_CORRUPT},
+         "factor 0 is zero",
+         ERR_CORRUPT},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         refused(f, &cases[i].e, cases[i].want, cases[i].words);
@@ -338,7 +348,8 @@ static void test_file_that_changes_while_it_is_read_refused(void **state) {
 static void test_nothing_of_the_file_stays_mapped_or_open(void **state) {
     struct fixture *f = *state;
     char line[4096];
-    const struct model_load_cfg cfg = {.path = f->tiny.path, .keep_raw = true, .digest_cache_dir = ""};
+    const struct model_load_cfg cfg = {
+        .path = f->tiny.path, .keep_raw = true, .digest_cache_dir = ""};
     assert_int_equal(model_load(&f->model, &cfg, &f->eb), 0);
     FILE *maps = fopen("/proc/self/maps", "r");
     assert_non_null(maps);
@@ -370,7 +381,8 @@ static int load_broken(const char *path, uint64_t off, const void *p, size_t n, 
 }
 
 /* Breaks each tensor of a tiny model in turn: its last float, or the scale (or min) of its last block. */
-static void break_each_tensor(const struct tiny_spec *spec, const void *bad, size_t n_bad, size_t at) {
+static void break_each_tensor(const struct tiny_spec *spec, const void *bad, size_t n_bad,
+                              size_t at) {
     struct tiny_model tiny;
     struct errbuf eb;
     struct gguf *g;
@@ -408,8 +420,8 @@ static void test_weights_that_are_not_finite_refused_by_name(void **state) {
             break_each_tensor(&spec, &bf16[i], 2, 0);
         }
         for (size_t i = 0; i < ARRAY_LEN(half); i++) {
-            static const uint32_t types[] = {QUANT_F16, QUANT_Q8_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0,
-                                             QUANT_Q5_1};
+            static const uint32_t types[] = {QUANT_F16,  QUANT_Q8_0, QUANT_Q4_0,
+                                             QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1};
             for (size_t k = 0; k < ARRAY_LEN(types); k++) {
                 spec.type = spec.embd_type = types[k];
                 break_each_tensor(&spec, &half[i], 2, 0);

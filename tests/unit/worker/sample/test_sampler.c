@@ -224,7 +224,8 @@ static void test_every_mixture_of_filters_agrees_with_a_sort(void **state) {
         /* flat to peaked, many ties */
         float spread = (float)(1 + r % 40), steps = (float)(1 + (r >> 8) % 500);
         for (uint32_t i = 0; i < V; i++)
-            logits[i] = floorf((float)(sample_random(round, i) >> 40) * 0x1p-24f * steps) / steps * spread;
+            logits[i] =
+                floorf((float)(sample_random(round, i) >> 40) * 0x1p-24f * steps) / steps * spread;
         const float top_ps[] = {1.f, 0.99f, 0.9f, 0.5f, 0.1f, 0.f};
         const float min_ps[] = {0.f, 0.f, 0.01f, 0.3f};
         const uint32_t top_ks[] = {0, 1, 5, 40, 500, 2999, 5000};

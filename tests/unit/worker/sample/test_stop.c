@@ -108,7 +108,8 @@ static void test_invalid_bytes_become_replacement_characters(void **state) {
     feed_all(&r, NULL, LISTOF("\xe2\x82", "z")); /* a beginning that goes on wrongly: one error */
     snprintf(want, sizeof(want), "%sz", rep);
     assert_string_equal(r.text, want);
-    feed_all(&r, NULL, LISTOF("\xed\xa0\x80\xc0\xaf\xf4\x90")); /* surrogate, over-long, too large */
+    feed_all(&r, NULL,
+             LISTOF("\xed\xa0\x80\xc0\xaf\xf4\x90")); /* surrogate, over-long, too large */
     for (size_t i = 0; i < r.len; i += 3)
         assert_memory_equal(r.text + i, rep, 3);
     assert_int_equal(r.len, 7 * 3);

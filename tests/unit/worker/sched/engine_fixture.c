@@ -57,7 +57,8 @@ static int fake_step(void *ctx, const struct fwd_seq *seqs, uint32_t n) {
     int rv = atomic_load(&m->fail_rv);
     wait_for_permit(m);
     if (us)
-        nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL); /* a model that takes time */
+        nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000},
+                  NULL); /* a model that takes time */
     if (rv < 0)
         return rv;
     for (uint32_t i = 0; i < n; i++) {
@@ -291,7 +292,8 @@ static struct kv_call *call_new(struct fake_remote *f, enum call_kind kind, void
     return c;
 }
 
-static int fk_lookup(void *ctx, const struct kv_lookup *q, kv_lookup_cb cb, void *arg, struct kv_call **ret) {
+static int fk_lookup(void *ctx, const struct kv_lookup *q, kv_lookup_cb cb, void *arg,
+                     struct kv_call **ret) {
     struct fake_remote *f = ctx;
     struct kv_call *c = call_new(f, CALL_LOOKUP, arg, f->lookup_silent, ret);
     f->n_lookups++;
@@ -301,7 +303,8 @@ static int fk_lookup(void *ctx, const struct kv_lookup *q, kv_lookup_cb cb, void
     c->rv = f->lookup_rv;
     return 0;
 }
-static int fk_fetch(void *ctx, const struct kv_fetch *q, kv_fetch_cb cb, void *arg, struct kv_call **ret) {
+static int fk_fetch(void *ctx, const struct kv_fetch *q, kv_fetch_cb cb, void *arg,
+                    struct kv_call **ret) {
     struct fake_remote *f = ctx;
     struct kv_call *c = call_new(f, CALL_FETCH, arg, false, ret);
     f->n_fetches++;
@@ -309,7 +312,8 @@ static int fk_fetch(void *ctx, const struct kv_fetch *q, kv_fetch_cb cb, void *a
     c->cb.fetch = cb;
     return 0;
 }
-static int fk_put(void *ctx, const struct kv_put *q, kv_put_cb cb, void *arg, struct kv_call **ret) {
+static int fk_put(void *ctx, const struct kv_put *q, kv_put_cb cb, void *arg,
+                  struct kv_call **ret) {
     struct fake_remote *f = ctx;
     struct kv_call *c = call_new(f, CALL_PUT, arg, f->put_silent, ret);
     f->n_puts++;
@@ -317,7 +321,8 @@ static int fk_put(void *ctx, const struct kv_put *q, kv_put_cb cb, void *arg, st
     c->cb.put = cb;
     return 0;
 }
-static int fk_touch(void *ctx, const struct kv_touch *q, kv_done_cb cb, void *arg, struct kv_call **ret) {
+static int fk_touch(void *ctx, const struct kv_touch *q, kv_done_cb cb, void *arg,
+                    struct kv_call **ret) {
     struct fake_remote *f = ctx;
     struct kv_call *c = call_new(f, CALL_TOUCH, arg, false, ret);
     f->n_touches++;
@@ -509,7 +514,8 @@ void fx_steps(struct engine_fx *f, int n) {
     uint64_t t0 = clock_mono_ns(clock_real());
     atomic_fetch_add(&f->model.permits, n);
     while (atomic_load(&f->model.permits) > 0 || !atomic_load(&f->model.is_held)) {
-        CHECK(clock_mono_ns(clock_real()) - t0 < 30 * NS_PER_S); /* there are not so many steps to do */
+        CHECK(clock_mono_ns(clock_real()) - t0 <
+              30 * NS_PER_S); /* there are not so many steps to do */
         uv_run(&f->loop, UV_RUN_NOWAIT);
     }
     uv_run(&f->loop, UV_RUN_NOWAIT); /* what the last step said */

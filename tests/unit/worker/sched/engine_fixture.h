@@ -33,17 +33,17 @@ struct fx_clock {
 
 struct fake_model {
     atomic_uint steps, rows, max_rows, max_seqs;
-    atomic_int fail_rv;     /* returned by the next steps */
-    atomic_int poison;      /* rows of this token are not finite; 0: none */
-    atomic_uint step_us;    /* a step takes so long */
-    atomic_bool is_paced;   /* steps begin by permit only; see fx_hold() */
+    atomic_int fail_rv;   /* returned by the next steps */
+    atomic_int poison;    /* rows of this token are not finite; 0: none */
+    atomic_uint step_us;  /* a step takes so long */
+    atomic_bool is_paced; /* steps begin by permit only; see fx_hold() */
     atomic_int permits;
-    atomic_bool is_held; /* one waits for a permit */
+    atomic_bool is_held;        /* one waits for a permit */
     atomic_uint max_mixed_rows; /* of a step in which some sequence decodes */
     /* With fx_clock: what a step and each of its rows add to the time. */
     uint64_t ns_a_step, ns_a_row;
     struct fx_clock *clock;
-    uint32_t eog_every;     /* 0: never likely */
+    uint32_t eog_every; /* 0: never likely */
 };
 
 #define REMOTE_MAX 512
@@ -57,14 +57,14 @@ struct fake_remote {
     uint32_t n_blocks;
     struct list calls;
     /* knobs */
-    bool down;              /* not reachable */
-    int lookup_rv;          /* what lookups end with */
-    bool lookup_silent;     /* no answer ever */
-    uint32_t fetch_limit;   /* blocks sent before silence; UINT32_MAX: all */
-    uint32_t corrupt_at;    /* the block of a fetch that arrives broken; UINT32_MAX: none */
+    bool down;            /* not reachable */
+    int lookup_rv;        /* what lookups end with */
+    bool lookup_silent;   /* no answer ever */
+    uint32_t fetch_limit; /* blocks sent before silence; UINT32_MAX: all */
+    uint32_t corrupt_at;  /* the block of a fetch that arrives broken; UINT32_MAX: none */
     uint32_t block_delay_ms;
-    bool reverse;           /* sends blocks last first */
-    int put_status;         /* of each block, 0: stored */
+    bool reverse;   /* sends blocks last first */
+    int put_status; /* of each block, 0: stored */
     bool put_silent;
     /* seen */
     uint32_t n_lookups, n_fetches, n_blocks_sent, n_puts, n_put_blocks, n_touches, n_touched_blocks;

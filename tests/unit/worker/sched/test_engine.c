@@ -9,7 +9,8 @@
 
 #include "tests/unit/worker/sched/engine_fixture.h"
 
-static const char SYS[] = "you are the support bot for acme corp . be brief ."; /* 50 bytes: 12 blocks */
+static const char SYS[] =
+    "you are the support bot for acme corp . be brief ."; /* 50 bytes: 12 blocks */
 
 static struct engine_fx fx;
 
@@ -44,7 +45,8 @@ static void test_cold_request_computes_every_row_once(void **state) {
     assert_int_equal(q.usage.n_completion, 10);
     assert_int_equal(gen_usage_cached(&q.usage), 0);
     assert_int_equal(q.len, 10);
-    assert_int_equal(fx.model.rows - 2 * 16, 50 + 9); /* less the warm-up; the last token is not fed */
+    assert_int_equal(fx.model.rows - 2 * 16,
+                     50 + 9); /* less the warm-up; the last token is not fed */
     assert_true(fx.model.max_rows <= 16);
     fx_req_fini(&q);
 }
@@ -92,7 +94,8 @@ static void on_pool_closed(void *arg) {
 static void test_long_text_holds_up_no_short_one(void **state) {
     (void)state;
     struct loop_work *pool;
-    struct gate g = {.job = {.run = wait_at_gate, .done = gate_passed}, .shut = PTHREAD_MUTEX_INITIALIZER};
+    struct gate g = {.job = {.run = wait_at_gate, .done = gate_passed},
+                     .shut = PTHREAD_MUTEX_INITIALIZER};
     const struct loop_work_cfg wc = {.n_threads = 1, .max_queued = 10, .name = "long"};
     struct fx_req big, small;
     bool closed = false;
@@ -153,7 +156,8 @@ static void test_short_requests_pass_one_that_waits_for_pages(void **state) {
     fx_steps(&fx, 100);
     fx_wait(&fx, small, N - 1);
     assert_int_equal(big[0].n_done, 0);
-    assert_int_equal(small[N - 1].n_done, 0); /* one too many: it keeps its place behind the second */
+    assert_int_equal(small[N - 1].n_done,
+                     0); /* one too many: it keeps its place behind the second */
     assert_int_equal(atomic_load(&fx.met.requests_overtaking_total), ENGINE_OVERTAKE_MAX);
     assert_int_equal(atomic_load(&fx.met.requests_waiting_pages), 2);
     fx_go(&fx);

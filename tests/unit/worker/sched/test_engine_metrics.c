@@ -9,7 +9,8 @@
 
 #include "tests/unit/worker/sched/engine_fixture.h"
 
-static const char SYS[] = "you are the support bot for acme corp . be brief ."; /* 50 bytes: 12 blocks */
+static const char SYS[] =
+    "you are the support bot for acme corp . be brief ."; /* 50 bytes: 12 blocks */
 
 static struct engine_fx fx;
 static bool moved[256]; /* by row */
@@ -171,7 +172,10 @@ static void test_puts_are_counted_by_their_end(void **state) {
     static const struct {
         int status;
         long long stored, present, conflict, failed;
-    } cases[] = {{0, 12, 0, 0, 0}, {ERR_EXISTS, 0, 12, 0, 0}, {ERR_CONFLICT, 0, 0, 12, 0}, {ERR_BUSY, 0, 0, 0, 12}};
+    } cases[] = {{0, 12, 0, 0, 0},
+                 {ERR_EXISTS, 0, 12, 0, 0},
+                 {ERR_CONFLICT, 0, 0, 12, 0},
+                 {ERR_BUSY, 0, 0, 0, 12}};
     fx.cfg.fetch = FETCH_NEVER;
     engine_fx_open(&fx);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -183,8 +187,9 @@ static void test_puts_are_counted_by_their_end(void **state) {
         assert_int_equal(COUNT(put_present_total), cases[i].present);
         assert_true((COUNT(put_conflict_total) > 0) == (cases[i].conflict > 0));
         assert_true((COUNT(put_failed_total) > 0) == (cases[i].failed > 0));
-        long long all = COUNT(put_block_total) + COUNT(put_present_total) + COUNT(put_conflict_total) +
-                        COUNT(put_failed_total) + COUNT(put_dropped_total);
+        long long all = COUNT(put_block_total) + COUNT(put_present_total) +
+                        COUNT(put_conflict_total) + COUNT(put_failed_total) +
+                        COUNT(put_dropped_total);
         assert_int_equal(all, 12);
     }
     fx.fake.put_status = 0;
@@ -350,7 +355,9 @@ static void test_times_have_buckets_from_a_millisecond_on(void **state) {
 static const char *const elsewhere[] = {
     "preemptions_total", /* stays 0: pages are reserved (test_few_pages_never_deadlock) */
     /* the program's own: tests/integration/test_worker_program.c, tests/e2e */
-    "numerics_mismatch", "model_changed", "cache_nodes",
+    "numerics_mismatch",
+    "model_changed",
+    "cache_nodes",
 };
 
 static void test_every_row_was_moved(void **state) {

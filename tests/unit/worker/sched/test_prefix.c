@@ -9,7 +9,8 @@
 #include "tests/unit/worker/sched/engine_fixture.h"
 #include "worker/kv/prefix_put.h"
 
-static const char SYS[] = "you are the support bot for acme corp . be brief ."; /* 12 blocks and 2 */
+static const char SYS[] =
+    "you are the support bot for acme corp . be brief ."; /* 12 blocks and 2 */
 #define BLOCKS 12u
 #define ANSWER 8u
 
@@ -226,7 +227,8 @@ static void test_auto_declines_what_computing_beats(void **state) {
     uint32_t before = fx.fake.n_fetches;
     (void)ask(other);
     assert_int_equal(fx.fake.n_fetches, before);
-    assert_true(atomic_load(&fx.met.fetch_declined_total) <= 1); /* 0: the lookup was late already */
+    assert_true(atomic_load(&fx.met.fetch_declined_total) <=
+                1); /* 0: the lookup was late already */
 }
 
 static void test_failed_put_drops_the_rest_of_the_chain(void **state) {
@@ -287,7 +289,8 @@ static void test_node_that_came_back_empty_is_filled_from_own_pages(void **state
     fx.fake.n_put_blocks = 0;
     assert_int_equal(ask(SYS).n_local, 48);
     fx_wait_puts(&fx);
-    assert_int_equal(fx.fake.n_put_blocks, 2); /* the answer's blocks: nobody knows that the rest is gone */
+    assert_int_equal(fx.fake.n_put_blocks,
+                     2); /* the answer's blocks: nobody knows that the rest is gone */
     engine_cache_is_back(fx.engine);
     fx.fake.n_put_blocks = 0;
     while (fx.fake.n_put_blocks < BLOCKS) {

@@ -6,18 +6,24 @@
 
 /* As SmolLM2's file has it: a raw line break in a string, '\n' apart from its neighbour. */
 #define SMOLLM2                                                                                    \
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"          \
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}" \
-    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}" \
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"         \
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "     \
+    "Face<|im_end|>\n' }}"                                                                         \
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "  \
+    "'\n'}}"                                                                                       \
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 #define CHATML                                                                                     \
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + " \
-    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "                   \
+    "message['content'] + "                                                                        \
+    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "                          \
+    "'<|im_start|>assistant\\n' }}{% endif %}"
 #define LLAMA3                                                                                     \
-    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "         \
-    "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + " \
-    "'<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"    \
-    "{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>" \
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "        \
+    "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | "   \
+    "trim + "                                                                                      \
+    "'<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"   \
+    "{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "                                   \
+    "'<|start_header_id|>assistant<|end_header_id|>"                                               \
     "\\n\\n' }}{% endif %}"
 
 static const struct tok_str bos = {"<|begin_of_text|>", 17};
@@ -34,8 +40,8 @@ static struct chat_msg msg(const char *role, const char *content) {
     return (struct chat_msg){{role, (uint32_t)strlen(role)}, {content, (uint32_t)strlen(content)}};
 }
 
-static void expect(const struct chat_template *ct, const struct chat_msg *m, size_t n, bool generation,
-                   const char *want) {
+static void expect(const struct chat_template *ct, const struct chat_msg *m, size_t n,
+                   bool generation, const char *want) {
     struct chat_prompt p = {0};
     struct tok_text joined = {0};
     struct errbuf eb;
@@ -53,11 +59,15 @@ static void test_smollm2_has_its_own_system_message(void **state) {
     assert_int_equal(chat_template_family(ct), CHAT_FAMILY_SMOLLM2);
     const struct chat_msg user[] = {msg("user", "hi\n")};
     expect(ct, user, 1, true,
-           "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+           "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+           "Face<|im_end|>\n"
            "<|im_start|>user\nhi\n<|im_end|>\n<|im_start|>assistant\n");
-    const struct chat_msg both[] = {msg("system", "be brief"), msg("user", "hi"), msg("assistant", "yo")};
-    expect(ct, both, 3, false,
-           "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n");
+    const struct chat_msg both[] = {msg("system", "be brief"), msg("user", "hi"),
+                                    msg("assistant", "yo")};
+    expect(
+        ct, both, 3, false,
+        "<|im_start|>system\nbe "
+        "brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n");
     chat_template_free(ct);
 }
 
@@ -74,10 +84,12 @@ static void test_llama3_trims_and_writes_bos(void **state) {
     (void)state;
     struct chat_template *ct = make(LLAMA3);
     assert_int_equal(chat_template_family(ct), CHAT_FAMILY_LLAMA3);
-    const struct chat_msg m[] = {msg("system", "\xC2\xA0 s "), msg("user", " \n u v\xE3\x80\x80\n")};
+    const struct chat_msg m[] = {msg("system", "\xC2\xA0 s "),
+                                 msg("user", " \n u v\xE3\x80\x80\n")};
     expect(ct, m, 2, true,
            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
-           "<|start_header_id|>user<|end_header_id|>\n\nu v<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+           "<|start_header_id|>user<|end_header_id|>\n\nu "
+           "v<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
     chat_template_free(ct);
 }
 
@@ -87,11 +99,15 @@ static void test_spelling_does_not_matter(void **state) {
     static const char *const same[] = {
         "{%- for message in messages -%}\n  {{- \"<|im_start|>\" ~ '' }}",
         "{% for message in messages %}\n"
-        "    {{- '<|im_start|>' + message.role + \"\\n\" + message[\"content\"] + '<|im_end|>\\n' -}}\n"
-        "{% endfor %}\n{% if add_generation_prompt %}{{ '<|im_start|>' + 'assistant\\n' }}{% endif %}\n",
-        "{# a comment #}{%for message in messages%}<|im_start|>{{message['role']}}{{'\\n'}}{{message.content}}<|im_end|>\n"
+        "    {{- '<|im_start|>' + message.role + \"\\n\" + message[\"content\"] + '<|im_end|>\\n' "
+        "-}}\n"
+        "{% endfor %}\n{% if add_generation_prompt %}{{ '<|im_start|>' + 'assistant\\n' }}{% endif "
+        "%}\n",
+        "{# a comment #}{%for message in "
+        "messages%}<|im_start|>{{message['role']}}{{'\\n'}}{{message.content}}<|im_end|>\n"
         "{{''}}{%endfor%}{%if add_generation_prompt%}<|im_start|>assistant{{'\\n'}}{%endif%}",
-        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}" CHATML,
+        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% "
+        "endif %}" CHATML,
     };
     struct chat_template *ct = NULL;
     assert_int_equal(chat_template_new(&ct, same[0], strlen(same[0]), bos, NULL), ERR_UNSUPPORTED);
@@ -106,10 +122,14 @@ static void test_what_differs_is_refused(void **state) {
     (void)state;
     static const char *const other[] = {
         /* a trimmed content, a missing line break, another role test, an added text, a truncated one */
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + "
-        "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-        "'<|im_end|>'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+        "message['content'] | trim + "
+        "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\\n' }}{% endif %}",
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+        "message['content'] + "
+        "'<|im_end|>'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' "
+        "}}{% endif %}",
         CHATML " ",
         "{{ 'x' }}" CHATML,
         "{% for message in messages %}{{'<|im_start|>'}}",
@@ -119,7 +139,8 @@ static void test_what_differs_is_refused(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(other); i++) {
         struct chat_template *ct = NULL;
         struct errbuf eb = {""};
-        assert_int_equal(chat_template_new(&ct, other[i], strlen(other[i]), bos, &eb), ERR_UNSUPPORTED);
+        assert_int_equal(chat_template_new(&ct, other[i], strlen(other[i]), bos, &eb),
+                         ERR_UNSUPPORTED);
         assert_non_null(strstr(eb.text, "chat template"));
     }
     struct chat_template *ct = NULL;
@@ -132,14 +153,17 @@ static void test_what_differs_is_refused(void **state) {
 /* Another default system message is ChatML with that message, as Qwen2's files have it. */
 static void test_default_system_message_is_taken_from_the_file(void **state) {
     (void)state;
-    struct chat_template *ct = make(
-        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-        "{{ '<|im_start|>system\\nYou \"are\" \\\\ here.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + "
-        "'\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"
-        "{{ '<|im_start|>assistant\\n' }}{% endif %}");
+    struct chat_template *ct =
+        make("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+             "{{ '<|im_start|>system\\nYou \"are\" \\\\ here.<|im_end|>\\n' }}{% endif "
+             "%}{{'<|im_start|>' + message['role'] + "
+             "'\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if "
+             "add_generation_prompt %}"
+             "{{ '<|im_start|>assistant\\n' }}{% endif %}");
     assert_int_equal(chat_template_family(ct), CHAT_FAMILY_CHATML);
     const struct chat_msg user[] = {msg("user", "hi")};
-    expect(ct, user, 1, false, "<|im_start|>system\nYou \"are\" \\ here.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n");
+    expect(ct, user, 1, false,
+           "<|im_start|>system\nYou \"are\" \\ here.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n");
     chat_template_free(ct);
 }
 
@@ -162,8 +186,10 @@ static void test_content_is_the_users_and_the_rest_is_ours(void **state) {
 }
 
 static struct tokenizer *vocabulary(bool with_marks) {
-    static const struct tok_str texts[] = {{"<|im_start|>", 12}, {"<|im_end|>", 10}, {"a", 1}, {"b", 1}, {"ab", 2}};
-    static const int32_t types[] = {TOK_TYPE_CONTROL, TOK_TYPE_CONTROL, TOK_TYPE_NORMAL, TOK_TYPE_NORMAL, TOK_TYPE_NORMAL};
+    static const struct tok_str texts[] = {
+        {"<|im_start|>", 12}, {"<|im_end|>", 10}, {"a", 1}, {"b", 1}, {"ab", 2}};
+    static const int32_t types[] = {TOK_TYPE_CONTROL, TOK_TYPE_CONTROL, TOK_TYPE_NORMAL,
+                                    TOK_TYPE_NORMAL, TOK_TYPE_NORMAL};
     static const struct tok_str merge = {"a b", 3};
     struct tokenizer_src s = TOKENIZER_SRC_EMPTY;
     struct tokenizer *t = NULL;
@@ -200,7 +226,8 @@ static void test_a_family_may_be_named(void **state) {
     chat_prompt_fini(&p[1]);
     chat_template_free(ct);
     chat_template_free(same);
-    assert_int_equal(chat_template_of_family(&ct, CHAT_FAMILY_CHATML, without, &eb), ERR_UNSUPPORTED);
+    assert_int_equal(chat_template_of_family(&ct, CHAT_FAMILY_CHATML, without, &eb),
+                     ERR_UNSUPPORTED);
     assert_non_null(strstr(eb.text, "<|im_start|>")); /* it would be spelled out as text */
     assert_int_equal(chat_template_of_family(&ct, CHAT_FAMILY_LLAMA3, with, &eb), ERR_UNSUPPORTED);
     tokenizer_free(with);

@@ -15,7 +15,7 @@ static const char *seed_path;
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define LLAMA(digits)                                                                              \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1," digits "}"               \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1," digits "}"              \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const struct {
@@ -30,22 +30,24 @@ static const struct {
 static pcre2_code *compile(const char *pattern) {
     int err;
     PCRE2_SIZE at;
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &err, &at, NULL);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                   PCRE2_UTF | PCRE2_UCP, &err, &at, NULL);
     assert_non_null(re);
     return re;
 }
 
 /* Every alternative is tried at each position and one always matches, so pieces are the matches. */
-static void compare(pcre2_code *re, pcre2_match_data *md, const char *p, size_t n, size_t off, size_t end,
-                    struct pretok *s) {
+static void compare(pcre2_code *re, pcre2_match_data *md, const char *p, size_t n, size_t off,
+                    size_t end, struct pretok *s) {
     while (off < end) {
-        int rv = pcre2_match(re, (PCRE2_SPTR)p, end, off, PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, md, NULL);
+        int rv =
+            pcre2_match(re, (PCRE2_SPTR)p, end, off, PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, md, NULL);
         assert_true(rv > 0);
         const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(md);
         size_t at = s->pos, len = pretok_next(s);
         if (at != ov[0] || len != ov[1] - ov[0])
-            fail_msg("%s at byte %zu: '%.*s', the expression gives %zu bytes", pretok_name(s->kind), off,
-                     (int)MIN(len + 8, n - at), p + at, (size_t)(ov[1] - ov[0]));
+            fail_msg("%s at byte %zu: '%.*s', the expression gives %zu bytes", pretok_name(s->kind),
+                     off, (int)MIN(len + 8, n - at), p + at, (size_t)(ov[1] - ov[0]));
         off = ov[1];
     }
 }

@@ -9,14 +9,17 @@
 #include "tests/support/fault.h"
 #include "worker/text/chat_template.h"
 
-#define T(s) {s, sizeof(s) - 1}
+#define T(s)                                                                                       \
+    { s, sizeof(s) - 1 }
 #define CHATML                                                                                     \
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"          \
-    "{{ '<|im_start|>system\\nhi<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + " \
-    "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"         \
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"         \
+    "{{ '<|im_start|>system\\nhi<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + " \
+    "'\\n' + "                                                                                     \
+    "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"        \
     "{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
-static const struct tok_str tokens[] = {T("<s>"), T("</s>"), T("<unk>"), T("<0x41>"), T("a"), T("b"), T("ab"), T("[u]")};
+static const struct tok_str tokens[] = {T("<s>"), T("</s>"), T("<unk>"), T("<0x41>"),
+                                        T("a"),   T("b"),    T("ab"),    T("[u]")};
 static const int32_t types[] = {3, 3, 2, 6, 1, 1, 1, 4};
 static const float scores[] = {0, 0, 0, 0, -1, -2, -3, 0};
 static const struct tok_str merges[] = {T("a b")};
@@ -71,7 +74,8 @@ static int encode(void *arg) {
     char text[2048];
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = "ab [u]<s>\n"[i % 10];
-    const struct tok_part parts[] = {{text, 1000, TOK_ORIGIN_TEMPLATE}, {text, sizeof(text), TOK_ORIGIN_USER}};
+    const struct tok_part parts[] = {{text, 1000, TOK_ORIGIN_TEMPLATE},
+                                     {text, sizeof(text), TOK_ORIGIN_USER}};
     struct tok_ids ids = {0};
     struct tok_text back = {0};
     int rv = tokenizer_encode(arg, parts, 2, true, &ids, NULL);
@@ -123,7 +127,8 @@ static void test_templates(void **state) {
     (void)state;
     struct chat_template *ct = NULL;
     each_failure(make_template, NULL);
-    assert_int_equal(chat_template_new(&ct, CHATML, sizeof(CHATML) - 1, (struct tok_str)T("<s>"), NULL), 0);
+    assert_int_equal(
+        chat_template_new(&ct, CHATML, sizeof(CHATML) - 1, (struct tok_str)T("<s>"), NULL), 0);
     each_failure(render, ct);
     chat_template_free(ct);
 }

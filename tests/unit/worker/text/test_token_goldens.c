@@ -16,7 +16,8 @@ struct golden {
     const char *name, *env, *file, *pre;
 };
 
-static void check_segment(const struct tokenizer *t, const struct tok_text *text, FILE *golden, unsigned i) {
+static void check_segment(const struct tokenizer *t, const struct tok_text *text, FILE *golden,
+                          unsigned i) {
     struct tok_part part = {text->p, text->len, TOK_ORIGIN_USER};
     struct tok_ids ids = {0};
     struct errbuf eb;
@@ -29,7 +30,9 @@ static void check_segment(const struct tokenizer *t, const struct tok_text *text
     if (fscanf(golden, "%zu %16s", &want_n, want_hex) != 2)
         fail_msg("segment %u is not recorded", i);
     if (ids.n != want_n || strcmp(hex, want_hex) != 0)
-        fail_msg("segment %u: %zu ids, recorded %zu (tests/golden/tokens/make_goldens.py shows where)", i, ids.n, want_n);
+        fail_msg(
+            "segment %u: %zu ids, recorded %zu (tests/golden/tokens/make_goldens.py shows where)",
+            i, ids.n, want_n);
     tok_ids_fini(&ids);
 }
 
@@ -97,8 +100,9 @@ int main(int argc, char **argv) {
     seed_path = argv[1];
     golden_dir = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smollm), cmocka_unit_test(test_gpt2),   cmocka_unit_test(test_llama_bpe),
-        cmocka_unit_test(test_qwen2),  cmocka_unit_test(test_llama3), cmocka_unit_test(test_llama2),
+        cmocka_unit_test(test_smollm),    cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_llama_bpe), cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_llama3),    cmocka_unit_test(test_llama2),
         cmocka_unit_test(test_gemma),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,15 +5,51 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define T(s) {s, sizeof(s) - 1}
+#define T(s)                                                                                       \
+    { s, sizeof(s) - 1 }
 
 /* \xC4\xA0 (U+0120) is GPT-2's spelling of the space, \xC3\x83\xC2\xA9 of the two bytes of e-acute. */
-enum { END, IM_START, IM_END, A, B, C, D, SPACE, AB, ABC, SPACE_A, BC, BANG, USER, LT, PIPE, E1, E2, N_TOK };
+enum {
+    END,
+    IM_START,
+    IM_END,
+    A,
+    B,
+    C,
+    D,
+    SPACE,
+    AB,
+    ABC,
+    SPACE_A,
+    BC,
+    BANG,
+    USER,
+    LT,
+    PIPE,
+    E1,
+    E2,
+    N_TOK
+};
 static const struct tok_str tokens[N_TOK] = {
-    [END] = T("<|endoftext|>"), [IM_START] = T("<|im_start|>"), [IM_END] = T("<|im_end|>"),
-    [A] = T("a"), [B] = T("b"), [C] = T("c"), [D] = T("d"), [SPACE] = T("\xC4\xA0"), [AB] = T("ab"),
-    [ABC] = T("abc"), [SPACE_A] = T("\xC4\xA0" "a"), [BC] = T("bc"), [BANG] = T("!"), [USER] = T("[user]"),
-    [LT] = T("<"), [PIPE] = T("|"), [E1] = T("\xC3\x83"), [E2] = T("\xC2\xA9"),
+    [END] = T("<|endoftext|>"),
+    [IM_START] = T("<|im_start|>"),
+    [IM_END] = T("<|im_end|>"),
+    [A] = T("a"),
+    [B] = T("b"),
+    [C] = T("c"),
+    [D] = T("d"),
+    [SPACE] = T("\xC4\xA0"),
+    [AB] = T("ab"),
+    [ABC] = T("abc"),
+    [SPACE_A] = T("\xC4\xA0"
+                  "a"),
+    [BC] = T("bc"),
+    [BANG] = T("!"),
+    [USER] = T("[user]"),
+    [LT] = T("<"),
+    [PIPE] = T("|"),
+    [E1] = T("\xC3\x83"),
+    [E2] = T("\xC2\xA9"),
 };
 static const int32_t types[N_TOK] = {3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 1, 1};
 /* bc comes before ab, so "abc" is a + bc and the merge to abc needs "a bc". */
@@ -42,8 +78,8 @@ static struct tokenizer *make(const struct tokenizer_src *s) {
     return t;
 }
 
-static void expect_parts(const struct tokenizer *t, const struct tok_part *parts, size_t n, bool bos,
-                         const int32_t *want, size_t n_want) {
+static void expect_parts(const struct tokenizer *t, const struct tok_part *parts, size_t n,
+                         bool bos, const int32_t *want, size_t n_want) {
     struct tok_ids ids = {0};
     assert_int_equal(tokenizer_encode(t, parts, n, bos, &ids, NULL), 0);
     if (ids.n != n_want || (n_want && memcmp(ids.id, want, n_want * sizeof(*want)) != 0)) {
@@ -91,7 +127,8 @@ static void test_too_long_is_known_by_length(void **state) {
     }
     struct tok_ids ids = {.max = 3};
     EXPECT(t, "ababab", TOK_ORIGIN_USER, false, AB, AB, AB);
-    const struct tok_part three = {"ababab", 6, TOK_ORIGIN_USER}, four = {"abababab", 8, TOK_ORIGIN_USER};
+    const struct tok_part three = {"ababab", 6, TOK_ORIGIN_USER},
+                          four = {"abababab", 8, TOK_ORIGIN_USER};
     assert_int_equal(tokenizer_encode(t, &three, 1, false, &ids, NULL), 0);
     assert_int_equal(ids.n, 3);
     ids.n = 0;
@@ -126,8 +163,10 @@ static void test_control_tokens_only_in_template_bytes(void **state) {
         assert_false(tokenizer_is_control(t, ids.id[i]));
     ids.n = 0;
     /* A user's text that completes the template's, or is completed by it. */
-    const struct tok_part split[] = {{"<|im_", 5, TOK_ORIGIN_TEMPLATE}, {"end|>", 5, TOK_ORIGIN_USER},
-                                     {"<|im_", 5, TOK_ORIGIN_USER}, {"end|>", 5, TOK_ORIGIN_TEMPLATE}};
+    const struct tok_part split[] = {{"<|im_", 5, TOK_ORIGIN_TEMPLATE},
+                                     {"end|>", 5, TOK_ORIGIN_USER},
+                                     {"<|im_", 5, TOK_ORIGIN_USER},
+                                     {"end|>", 5, TOK_ORIGIN_TEMPLATE}};
     assert_int_equal(tokenizer_encode(t, split, 4, false, &ids, NULL), 0);
     for (size_t i = 0; i < ids.n; i++)
         assert_false(tokenizer_is_control(t, ids.id[i]));
@@ -156,7 +195,8 @@ static void test_parts_join(void **state) {
     (void)state;
     struct tokenizer_src s = source("gpt-2");
     struct tokenizer *t = make(&s);
-    const struct tok_part parts[] = {{"a", 1, TOK_ORIGIN_TEMPLATE}, {"", 0, TOK_ORIGIN_USER}, {"b", 1, TOK_ORIGIN_USER}};
+    const struct tok_part parts[] = {
+        {"a", 1, TOK_ORIGIN_TEMPLATE}, {"", 0, TOK_ORIGIN_USER}, {"b", 1, TOK_ORIGIN_USER}};
     const int32_t want[] = {AB};
     expect_parts(t, parts, 3, false, want, 1);
     tokenizer_free(t);

@@ -5,14 +5,26 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define T(s) {s, sizeof(s) - 1}
+#define T(s)                                                                                       \
+    { s, sizeof(s) - 1 }
 #define SP "\xE2\x96\x81"
 
 enum { UNK, BOS, EOS, BYTE_C3, BYTE_A9, BYTE_A, MARK, A, B, AB, BA, MARK_A, LT, EOS_TEXT, N_TOK };
 static const struct tok_str tokens[N_TOK] = {
-    [UNK] = T("<unk>"), [BOS] = T("<s>"), [EOS] = T("</s>"), [BYTE_C3] = T("<0xC3>"), [BYTE_A9] = T("<0xA9>"),
-    [BYTE_A] = T("<0x41>"), [MARK] = T(SP), [A] = T("a"), [B] = T("b"), [AB] = T("ab"), [BA] = T("ba"),
-    [MARK_A] = T(SP "a"), [LT] = T("<"), [EOS_TEXT] = T("/s"),
+    [UNK] = T("<unk>"),
+    [BOS] = T("<s>"),
+    [EOS] = T("</s>"),
+    [BYTE_C3] = T("<0xC3>"),
+    [BYTE_A9] = T("<0xA9>"),
+    [BYTE_A] = T("<0x41>"),
+    [MARK] = T(SP),
+    [A] = T("a"),
+    [B] = T("b"),
+    [AB] = T("ab"),
+    [BA] = T("ba"),
+    [MARK_A] = T(SP "a"),
+    [LT] = T("<"),
+    [EOS_TEXT] = T("/s"),
 };
 static const int32_t types[N_TOK] = {2, 3, 3, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1};
 static const float scores[N_TOK] = {0, 0, 0, 0, 0, 0, -5, -6, -7, -2, -1, -3, -8, -9};

@@ -10,7 +10,8 @@
 static pcre2_code *compile(const char *pattern) {
     int err;
     PCRE2_SIZE at;
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &err, &at, NULL);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                   PCRE2_UTF | PCRE2_UCP, &err, &at, NULL);
     assert_non_null(re);
     return re;
 }
@@ -32,7 +33,8 @@ static void test_classes_equal_pcre2(void **state) {
             continue;
         unsigned len = utf8_encode(cp, s);
         for (int k = 0; k < 3; k++) {
-            bool theirs = pcre2_match(re[k], (PCRE2_SPTR)s, len, 0, PCRE2_NO_UTF_CHECK, md, NULL) >= 0;
+            bool theirs =
+                pcre2_match(re[k], (PCRE2_SPTR)s, len, 0, PCRE2_NO_UTF_CHECK, md, NULL) >= 0;
             bool ours = (unicode_class(cp) & cls[k]) != 0;
             /* PCRE2's $ also matches before a last line break, and U+180E changed sides long ago. */
             if (ours == theirs || cp == 0x180E)
@@ -77,8 +79,17 @@ static void test_utf8_round_trip(void **state) {
 
 static void test_utf8_bad_sequences_are_one_byte_each(void **state) {
     (void)state;
-    static const char *const bad[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
-                                      "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xE2\x28\xA1", "\xFF"};
+    static const char *const bad[] = {"\x80",
+                                      "\xC0\x80",
+                                      "\xC1\xBF",
+                                      "\xE0\x80\x80",
+                                      "\xED\xA0\x80",
+                                      "\xF0\x80\x80\x80",
+                                      "\xF4\x90\x80\x80",
+                                      "\xF5\x80\x80\x80",
+                                      "\xE2\x82",
+                                      "\xE2\x28\xA1",
+                                      "\xFF"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         uint32_t cp;
         assert_int_equal(utf8_decode(bad[i], strlen(bad[i]), &cp), 1);
