@@ -60,13 +60,14 @@ void session_table_fini(struct session_table *t) {
 
 static int open_parts(struct session_table *t, struct block_store *store,
                       const struct auth_token *auth, struct session *s) {
-    int rv = block_store_session_open(store, &s->store);
-    if (rv == 0 && getrandom(s->token, sizeof(s->token), 0) != (ssize_t)sizeof(s->token))
-        rv = ERR_INTERNAL;
-    if (rv == 0)
-        rv = tenant_take(t, auth, &s->tenant);
+    if (getrandom(s->token, sizeof(s->token), 0) != (ssize_t)sizeof(s->token))
+        return ERR_INTERNAL;
+    int rv = tenant_take(t, auth, &s->tenant);
     if (rv < 0)
-        block_store_session_close(s->store);
+        return rv;
+    rv = block_store_session_open(store, s->tenant, &s->store);
+    if (rv < 0)
+        tenant_give(s->tenant);
     return rv;
 }
 
@@ -106,8 +107,8 @@ void session_free(struct session_table *t, struct session *s) {
         CHECK(!s->data[i].conn);
     for (int i = 0; i < N_BOUNDS; i++)
         share_user_fini(&s->bound[i]);
+    block_store_session_close(s->store); /* before its tenant: the address is its name there */
     tenant_give(s->tenant);
-    block_store_session_close(s->store);
     list_remove(&s->link);
     explicit_bzero(s->token, sizeof(s->token));
     slabpool_give(&t->pool, s);

@@ -119,6 +119,8 @@ static void init_pools(struct block_store *s) {
     const struct block_store_cfg *c = &s->cfg;
     for (uint32_t i = 0; i < c->max_sessions; i++)
         list_push_back(&s->free_sessions, &s->sessions[i].link);
+    for (uint32_t i = 0; i < c->max_sessions; i++) /* each has a session */
+        list_push_back(&s->free_tenants, &s->tenants[i].link);
     for (uint32_t i = 0; i < c->max_puts; i++) {
         s->puts[i].blk = s->put_blks + (size_t)i * c->max_put_blocks;
         list_push_back(&s->free_puts, &s->puts[i].link);
@@ -142,14 +144,16 @@ static int take_memory(struct block_store *s) {
     s->ns_class = alloc_array(c->max_namespaces, sizeof(*s->ns_class));
     s->ns_entries = alloc_array(c->max_namespaces, sizeof(*s->ns_entries));
     s->sessions = alloc_array(c->max_sessions, sizeof(*s->sessions));
+    s->tenants = alloc_array(c->max_sessions, sizeof(*s->tenants));
     s->leases = alloc_array(s->n_leases_max, sizeof(*s->leases));
     s->items = alloc_array(c->max_lease_blocks, sizeof(*s->items));
     s->puts = alloc_array(c->max_puts, sizeof(*s->puts));
     s->put_blks = alloc_array((size_t)c->max_puts * c->max_put_blocks, sizeof(*s->put_blks));
     s->reads = alloc_array(c->max_disk_reads, sizeof(*s->reads));
     s->behind = alloc_array(s->behind_cap, sizeof(*s->behind));
-    if (!s->ns || !s->range_sizes || !s->ns_class || !s->ns_entries || !s->sessions || !s->leases ||
-        !s->items || !s->puts || !s->put_blks || !s->reads || !s->behind)
+    if (!s->ns || !s->range_sizes || !s->ns_class || !s->ns_entries || !s->sessions ||
+        !s->tenants || !s->leases || !s->items || !s->puts || !s->put_blks || !s->reads ||
+        !s->behind)
         return ERR_NOMEM;
     init_pools(s);
     uint64_t seed;
@@ -181,6 +185,7 @@ static void destroy(struct block_store *s) {
     free(s->ns_class);
     free(s->ns_entries);
     free(s->sessions);
+    free(s->tenants);
     free(s->leases);
     free(s->items);
     free(s->puts);
@@ -199,10 +204,6 @@ static void init_shares(struct block_store *s) {
     share_init(&s->lease_units, SHARE_TAKEN_BACK, s->cfg.max_lease_blocks, 0);
     share_init(&s->promises, SHARE_TAKEN_BACK, s->cfg.max_put_bytes, unit);
     share_init(&s->fills, SHARE_RUNNING, s->cfg.max_put_bytes, unit);
-    share_tenant_init(&s->tenant.lease_bytes, &s->lease_bytes);
-    share_tenant_init(&s->tenant.lease_units, &s->lease_units);
-    share_tenant_init(&s->tenant.promises, &s->promises);
-    share_tenant_init(&s->tenant.fills, &s->fills);
 }
 
 static int open_parts(struct block_store *s, struct errbuf *eb) {
@@ -243,7 +244,8 @@ int block_store_open(struct block_store **ret, const struct block_store_cfg *cfg
     set_defaults(&s->cfg);
     s->clk = s->cfg.clk;
     s->ram.fd = -1;
-    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->leases_by_end, &s->free_puts,
+    struct list *lists[] = {&s->free_sessions, &s->live_sessions, &s->free_tenants,
+                            &s->live_tenants,  &s->leases_by_end, &s->free_puts,
                             &s->free_reads,    &s->free_writes,   &s->evicts};
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
         list_init(lists[i]);

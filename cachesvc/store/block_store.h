@@ -131,7 +131,10 @@ int block_store_ns_find(const struct block_store *s, const uint8_t digest[DIGEST
 /* ---- sessions: owners of leases and puts --------------------------------------------------- */
 
 struct store_session; /* opaque, from a fixed pool */
-int block_store_session_open(struct block_store *s, struct store_session **ret); /* 0, ERR_BUSY */
+/* tenant: whom the session is accounted to, a name that is only compared; the open sessions of one
+ * name share what one tenant may have (common/share.h). Nobody else may have the name until they are
+ * closed. 0, ERR_BUSY. */
+int block_store_session_open(struct block_store *s, const void *tenant, struct store_session **ret);
 /* Releases its leases, aborts its puts; slots that still receive are freed when
  * block_store_put_filled() or _unfilled() ends them. NULL is a no-op. */
 void block_store_session_close(struct store_session *ss);

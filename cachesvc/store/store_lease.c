@@ -1,4 +1,4 @@
-/* Sessions, and the leases that they hold.
+/* Tenants, their sessions, and the leases that these hold.
  *
  * A leased block counts once in the total, whoever leases it, and its holders answer for its bytes
  * together: who joins takes half of what the one answers for that has waited longest, so that each
@@ -342,19 +342,52 @@ void store_lease_tick(struct block_store *s, uint64_t now) {
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
-int block_store_session_open(struct block_store *s, struct store_session **ret) {
+static struct store_tenant *tenant_take(struct block_store *s, const void *name) {
+    LIST_FOREACH(&s->live_tenants, at) {
+        struct store_tenant *t = LIST_ENTRY(at, struct store_tenant, link);
+        if (t->name != name)
+            continue;
+        t->n_sessions++;
+        return t;
+    }
+    struct store_tenant *t =
+        LIST_ENTRY(list_pop_front(&s->free_tenants), struct store_tenant, link);
+    t->name = name;
+    t->n_sessions = 1;
+    share_tenant_init(&t->lease_bytes, &s->lease_bytes);
+    share_tenant_init(&t->lease_units, &s->lease_units);
+    share_tenant_init(&t->promises, &s->promises);
+    share_tenant_init(&t->fills, &s->fills);
+    list_push_back(&s->live_tenants, &t->link);
+    return t;
+}
+
+static void tenant_give(struct block_store *s, struct store_tenant *t) {
+    if (--t->n_sessions > 0)
+        return;
+    share_tenant_fini(&t->lease_bytes);
+    share_tenant_fini(&t->lease_units);
+    share_tenant_fini(&t->promises);
+    share_tenant_fini(&t->fills);
+    list_remove(&t->link);
+    list_push_back(&s->free_tenants, &t->link);
+}
+
+int block_store_session_open(struct block_store *s, const void *tenant,
+                             struct store_session **ret) {
     struct list *l = list_pop_front(&s->free_sessions);
     if (!l)
         return ERR_BUSY;
     struct store_session *ss = LIST_ENTRY(l, struct store_session, link);
-    *ss = (struct store_session){.s = s};
+    struct store_tenant *t = tenant_take(s, tenant);
+    *ss = (struct store_session){.s = s, .tenant = t};
     list_init(&ss->leases);
     list_init(&ss->recalled);
     list_init(&ss->puts);
-    share_user_init(&ss->lease_bytes, &s->tenant.lease_bytes);
-    share_user_init(&ss->lease_units, &s->tenant.lease_units);
-    share_user_init(&ss->promises, &s->tenant.promises);
-    share_user_init(&ss->fills, &s->tenant.fills);
+    share_user_init(&ss->lease_bytes, &t->lease_bytes);
+    share_user_init(&ss->lease_units, &t->lease_units);
+    share_user_init(&ss->promises, &t->promises);
+    share_user_init(&ss->fills, &t->fills);
     list_push_back(&s->live_sessions, &ss->link);
     s->st.now.sessions++;
     *ret = ss;
@@ -378,6 +411,7 @@ void block_store_session_close(struct store_session *ss) {
     share_user_fini(&ss->lease_units);
     share_user_fini(&ss->promises);
     share_user_fini(&ss->fills);
+    tenant_give(s, ss->tenant);
     list_remove(&ss->link);
     list_push_back(&s->free_sessions, &ss->link);
     s->st.now.sessions--;

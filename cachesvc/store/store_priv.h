@@ -2,7 +2,7 @@
  *
  *   block_store.c    open, close, namespaces, stats
  *   store_lookup.c   lookup, touch
- *   store_lease.c    sessions, leases
+ *   store_lease.c    tenants, sessions, leases
  *   store_room.c     who leaves when room is needed
  *   store_put.c      begin, fill, commit, abort
  *   store_fetch.c    RAM hit, disk read, promotion
@@ -58,9 +58,17 @@ struct store_lease {
     bool is_recalled, is_told;
 };
 
+struct store_tenant {
+    struct list link; /* live or free */
+    const void *name;
+    uint32_t n_sessions;
+    struct share_tenant lease_bytes, lease_units, promises, fills;
+};
+
 struct store_session {
     struct list link; /* active or free */
     struct block_store *s;
+    struct store_tenant *tenant;
     struct list leases, recalled, puts;
     struct share_user lease_bytes, lease_units; /* store_lease.c */
     struct share_user promises, fills;          /* store_put.c */
@@ -145,10 +153,9 @@ struct block_store {
 
     struct store_session *sessions;
     struct list free_sessions, live_sessions;
+    struct store_tenant *tenants; /* [max_sessions] */
+    struct list free_tenants, live_tenants;
     struct share lease_bytes, lease_units, promises, fills;
-    struct {
-        struct share_tenant lease_bytes, lease_units, promises, fills;
-    } tenant; /* of all sessions */
     struct list leases_by_end;
     uint64_t recalled_bytes, recalled_units; /* on their way back */
     uint32_t n_promised; /* directory entries of blocks whose bytes have not come */

@@ -44,7 +44,7 @@ static void open_real(struct real *r, const char *dir) {
     struct errbuf eb = {{0}};
     if (block_store_open(&r->s, &c, &eb) < 0)
         fail_msg("%s", eb.text);
-    assert_int_equal(block_store_session_open(r->s, &r->ss), 0);
+    assert_int_equal(block_store_session_open(r->s, NULL, &r->ss), 0);
     uint8_t digest[DIGEST_BYTES] = {4};
     assert_int_equal(block_store_ns_register(r->s, digest, &fx_shape, &r->ns, &eb), 0);
 }

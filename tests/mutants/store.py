@@ -100,6 +100,8 @@ mutant("nothing-is-recalled", "cachesvc/store/store_lease.c", "        recall(s,
        "        return;\n        recall(s, best);\n    }\n}", "unit/cachesvc/store_share unit/cachesvc/store_lease")
 mutant("closed-session-keeps-leases", "cachesvc/store/store_lease.c", "    free_all(&ss->leases);\n",
        "    list_init(&ss->leases);\n", ROOM + " unit/cachesvc/store_share")
+mutant("store-knows-one-tenant", "cachesvc/store/store_lease.c", "        if (t->name != name)\n            continue;\n", "",
+       "unit/cachesvc/store_share")
 
 mutant("evict-by-writer-takes-all", "cachesvc/store/store_admin.c",
        "        (f->by_writer && memcmp(o->writer, f->writer, sizeof(o->writer)) != 0) ||\n", "", EVICT)

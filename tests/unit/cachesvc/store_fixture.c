@@ -138,7 +138,7 @@ int store_fx_start(struct store_fx *f, struct errbuf *eb) {
         return rv;
     if (f->x.crash)
         crash_disk_settle(f->x.crash);
-    assert_int_equal(block_store_session_open(f->s, &f->ss), 0);
+    assert_int_equal(block_store_session_open(f->s, NULL, &f->ss), 0);
     uint8_t digest[DIGEST_BYTES] = FX_DIGEST;
     assert_int_equal(block_store_ns_register(f->s, digest, &fx_shape, &f->ns, eb), 0);
     return 0;

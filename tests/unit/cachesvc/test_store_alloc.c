@@ -164,7 +164,7 @@ static void test_each_allocation_of_the_start_may_fail(void **state) {
         if (rv == 0) {
             assert_false(fired);
             f.s = s;
-            assert_int_equal(block_store_session_open(s, &f.ss), 0);
+            assert_int_equal(block_store_session_open(s, NULL, &f.ss), 0);
             break;
         }
         assert_true(fired);

@@ -136,7 +136,7 @@ static void test_leases_belong_to_their_session(void **state) {
     store_fx_open(&f, 8, 0);
     store_fx_put(&f, 1, 0, 4);
     struct store_session *other;
-    assert_int_equal(block_store_session_open(f.s, &other), 0);
+    assert_int_equal(block_store_session_open(f.s, NULL, &other), 0);
     struct store_lookup l = lease(&f, other, 1, 4, 0, NULL);
     assert_int_equal(block_store_release(f.ss, l.lease_id), ERR_NOTFOUND);
     block_store_session_close(other);

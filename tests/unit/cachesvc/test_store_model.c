@@ -54,7 +54,7 @@ static void open_all(struct model *m) {
     m->ns[1] = store_fx_ns(&m->f, 1);
     m->big = store_fx_big_ns(&m->f, 1, BIG_BYTES);
     for (size_t i = 0; i < ARRAY_LEN(m->ss); i++)
-        assert_int_equal(block_store_session_open(m->f.s, &m->ss[i]), 0);
+        assert_int_equal(block_store_session_open(m->f.s, NULL, &m->ss[i]), 0);
 }
 
 static void close_all(struct model *m) {

@@ -283,7 +283,7 @@ static void test_a_dying_session_gives_everything_back(void **state) {
     struct store_fx f;
     store_fx_open(&f, 8, 0);
     struct store_session *dying;
-    assert_int_equal(block_store_session_open(f.s, &dying), 0);
+    assert_int_equal(block_store_session_open(f.s, NULL, &dying), 0);
     struct store_put_block b[3] = {fx_block(1, 0, 0), fx_block(1, 1, 0), fx_block(1, 2, 0)};
     struct store_put_args a = {.ns = f.ns, .n = 3, .blocks = b};
     uint8_t st[3];

@@ -1,10 +1,17 @@
-/* What one session can take from the others: leases, puts. */
+/* What one session or tenant can take from the others: leases, puts. */
 #include "tests/unit/cachesvc/store_fixture.h"
 
-static struct store_session *open_session(struct store_fx *f) {
+/* Names of tenants: compared by their addresses. */
+static const char many[] = "many", one[] = "one";
+
+static struct store_session *open_of(struct store_fx *f, const void *tenant) {
     struct store_session *ss;
-    assert_int_equal(block_store_session_open(f->s, &ss), 0);
+    assert_int_equal(block_store_session_open(f->s, tenant, &ss), 0);
     return ss;
+}
+
+static struct store_session *open_session(struct store_fx *f) {
+    return open_of(f, NULL);
 }
 
 static struct store_lookup lease(struct store_fx *f, struct store_session *ss, uint32_t chain,
@@ -284,6 +291,110 @@ static void test_leases_of_one_block_are_bounded_too(void **state) {
     store_fx_close(&f);
 }
 
+/* Leases blocks [from, to) of as many chains, as long as it gets any. */
+static uint32_t lease_each(struct store_fx *f, struct store_session *ss, uint32_t from, uint32_t to,
+                           uint64_t *ids) {
+    uint32_t n = 0;
+    for (uint32_t c = from; c < to; c++)
+        n += (ids[n] = lease(f, ss, c, 1).lease_id) != 0;
+    return n;
+}
+
+static void beat_all(struct store_session *ss, const uint64_t *ids, uint32_t n) {
+    uint64_t lists[128];
+    struct store_heartbeat h = {
+        .ids = ids, .n = n, .max = 64, .recalled = lists, .ended = lists + 64};
+    block_store_heartbeat(ss, &h);
+}
+
+/* A3: the store's shares knew sessions alone, so that a tenant's part grew with its sessions: with two
+ * against another tenant's one it kept two thirds. What may be leased is halved between the tenants. */
+static void test_tenants_share_leases_before_sessions(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 64, 0); /* 51 may be leased */
+    struct store_session *a = open_of(&f, many), *b = open_of(&f, many), *c = open_of(&f, one);
+    uint64_t of_a[20], of_b[20], of_c[20];
+    for (uint32_t i = 0; i < 51; i++)
+        store_fx_put(&f, i, 0, 1);
+    store_fx_put(&f, 60, 0, 8);
+    assert_int_equal(lease_each(&f, c, 0, 17, of_c), 17); /* a third */
+    assert_int_equal(lease_each(&f, a, 17, 34, of_a), 17);
+    assert_int_equal(lease_each(&f, b, 34, 51, of_b), 17);
+    assert_int_equal(lease(&f, c, 60, 8).n_leased, 0);
+    block_store_tick(f.s);
+    for (uint32_t i = 0; i < 2; i++) {
+        beat_all(a, of_a, 17);
+        beat_all(b, of_b, 17);
+        beat_all(c, of_c, 17);
+        f.now_ns += 3 * NS_PER_S;
+        block_store_tick(f.s);
+    }
+    assert_int_equal(lease(&f, c, 60, 8).n_leased, 8);
+    block_store_session_close(a);
+    block_store_session_close(b);
+    block_store_session_close(c);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+/* A2: the same of promises. */
+static void test_tenants_share_promises_before_sessions(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open_with(&f, 64, 0, quarter); /* 16 may be promised */
+    struct store_session *a = open_of(&f, many), *b = open_of(&f, many), *c = open_of(&f, one);
+    struct store_put *p, *q;
+    (void)begin(&f, a, 100, 40, &p);
+    (void)begin(&f, b, 101, 40, &q);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 4 && n < 8; i++) {
+        n = begin(&f, c, 102, 8, &p);
+        if (p && n < 8)
+            block_store_put_end(p);
+        block_store_tick(f.s);
+    }
+    assert_int_equal(n, 8);
+    block_store_session_close(a);
+    block_store_session_close(b);
+    block_store_session_close(c);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
+static void quarter_and_sessions(struct block_store_cfg *c) {
+    quarter(c);
+    c->max_sessions = 8;
+}
+
+/* A2: and of slots that are being filled, which can't be taken back: what is kept for newcomers is not all
+ * for those of the tenant that has the rest. */
+static void test_a_tenant_leaves_slots_to_the_next(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open_with(&f, 64, 0, quarter_and_sessions);
+    struct store_session *ss[4], *other = open_of(&f, one);
+    struct store_fill fill[40];
+    struct store_put *p;
+    uint32_t n_open = 0;
+    for (uint32_t i = 0; i < ARRAY_LEN(ss); i++) {
+        ss[i] = open_of(&f, many);
+        uint32_t n = begin(&f, ss[i], 100 + i, 40, &p);
+        for (uint32_t k = 0; k < n; k++)
+            n_open += block_store_put_open(p, k, &fill[n_open]) == 0;
+    }
+    assert_in_range(n_open, 12, 15);
+    assert_true(begin(&f, other, 200, 1, &p) == 1);
+    assert_int_equal(block_store_put_open(p, 0, &fill[n_open++]), 0);
+    for (uint32_t i = 0; i < n_open; i++)
+        block_store_put_unfilled(f.s, &fill[i]);
+    for (uint32_t i = 0; i < ARRAY_LEN(ss); i++)
+        block_store_session_close(ss[i]);
+    block_store_session_close(other);
+    store_fx_check_idle(&f);
+    store_fx_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_promises_take_nothing_and_are_taken_back),
@@ -294,6 +405,9 @@ int main(void) {
         cmocka_unit_test(test_the_largest_holder_gives_back),
         cmocka_unit_test(test_holders_answer_for_a_block_together),
         cmocka_unit_test(test_leases_of_one_block_are_bounded_too),
+        cmocka_unit_test(test_tenants_share_leases_before_sessions),
+        cmocka_unit_test(test_tenants_share_promises_before_sessions),
+        cmocka_unit_test(test_a_tenant_leaves_slots_to_the_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
