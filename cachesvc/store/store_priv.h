@@ -1,6 +1,7 @@
 /* store_priv.h - struct block_store, shared by the store's own files only.
  *
- *   block_store.c    open, close, namespaces, stats
+ *   block_store.c    open, close, stats
+ *   store_ns.c       namespaces
  *   store_lookup.c   lookup, touch
  *   store_lease.c    tenants, sessions, leases
  *   store_room.c     who leaves when room is needed
@@ -290,7 +291,7 @@ int store_log_decode(void *arg, uint32_t page, const uint8_t p[DISK_PAGE]);
 void store_log_encode(void *arg, uint32_t page, uint8_t ret[DISK_PAGE]);
 /* store_recover.c */
 int store_recover(struct block_store *s, struct errbuf *eb);
-/* block_store.c */
+/* store_ns.c */
 /* shape without range_sizes: what a slot header says of them; the first registration says the rest. */
 int store_ns_add(struct block_store *s, const uint8_t digest[DIGEST_BYTES],
                  const struct store_ns_shape *shape, uint32_t *ret_ns, struct errbuf *eb);

@@ -299,7 +299,6 @@ int store_take_ram(struct block_store *s, uint32_t cls, uint32_t owner, bool may
             break;
         evict_ram(s, idx);
     }
-    store_behind_pump(s);
     return ERR_BUSY;
 }
 
