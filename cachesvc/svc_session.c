@@ -102,8 +102,6 @@ void svc_session_tick(struct cachesvc *s) {
 static int open_session(struct cachesvc *s, struct rpc_call *call, const struct msg_hello_req *m,
                         struct session **ret, struct errbuf *eb) {
     const struct auth_token *token;
-    if (m->role < MSG_ROLE_WORKER || m->role > MSG_ROLE_ADMIN)
-        return err_set(eb, ERR_INVALID, "Hello: role %u is unknown", m->role);
     if (auth_check(&s->auth, m->token.p, m->token.n, m->role, &token) < 0)
         return deny(s, call, m);
     struct session *ss;
@@ -150,6 +148,9 @@ int svc_hello(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return err_set(eb, ERR_UNSUPPORTED, "Hello: this node speaks version %d", WIRE_VERSION);
     if (s->phase != SVC_READY)
         return err_set(eb, ERR_UNAVAILABLE, "Hello: the node is draining");
+    /* A data connection has its session's role; it need not name one. */
+    if (m.role > MSG_ROLE_ADMIN || (m.role < MSG_ROLE_WORKER && m.session_token.n == 0))
+        return err_set(eb, ERR_INVALID, "Hello: role %u is unknown", m.role);
     struct msg_hello_res res = {.version = WIRE_VERSION,
                                 .features = m.features & SVC_FEATURES,
                                 .node_id = s->cfg->node_id,

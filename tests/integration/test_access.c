@@ -177,8 +177,8 @@ static const struct row *row_of(uint16_t method) {
 struct world {
     struct node_fixture f;
     struct raw control[MSG_ROLE_ADMIN + 1], data[MSG_ROLE_ADMIN + 1], bare;
-    struct raw other, other_data; /* tenant B's worker */
-    uint32_t handle[MSG_ROLE_ADMIN + 1], other_handle;
+    struct raw other, other_data;                     /* tenant B's worker */
+    uint32_t handle[MSG_ROLE_NODE + 1], other_handle; /* a node has none */
     uint8_t digest_a[DIGEST_BYTES], digest_b[DIGEST_BYTES];
     struct block_id ids_a[2], ids_b[2];
 };
@@ -296,11 +296,13 @@ static int teardown(void **state) {
 /* ---- the matrix ---- */
 
 static struct raw *conn_of(struct world *w, enum conn_kind kind, uint32_t role) {
+    if (role == MSG_ROLE_NODE)
+        return &w->bare;
     return kind == CONTROL ? &w->control[role] : kind == DATA ? &w->data[role] : &w->bare;
 }
 
 static int want_of(const struct row *row, enum conn_kind kind, uint32_t role, enum ns_of ns) {
-    if (kind == NO_HELLO) /* a Hello without a role opens nothing */
+    if (kind == NO_HELLO || role == MSG_ROLE_NODE) /* a Hello without a role opens nothing */
         return row->method == WIRE_HELLO      ? ERR_INVALID
                : row->method == WIRE_PUT_DATA ? ERR_TOOBIG /* A8: no payload before Hello */
                                               : ERR_DENIED;
@@ -320,23 +322,33 @@ static void try_one(struct world *w, const struct row *row, enum conn_kind kind,
     if (got != want)
         fail_msg("%s, role %u, connection %d, namespace %d: %s, not %s",
                  wire_method_name(row->method), role, kind, ns, err_name(got), err_name(want));
-    if (kind == NO_HELLO && got == ERR_TOOBIG) { /* which ended the connection */
+    if (t.r == &w->bare && got == ERR_TOOBIG) { /* which ended the connection */
         raw_close(t.r);
         raw_open(t.r, &w->f, 0);
     }
+}
+
+/* A new one: it has little time to say Hello, and one try. As node of the pool that try is refused, whoever's
+ * token or session it names, and the connection is as before: no method answers it. */
+static void open_bare(struct world *w, enum conn_kind kind, uint32_t role) {
+    raw_close(&w->bare);
+    raw_open(&w->bare, &w->f, 0);
+    if (role != MSG_ROLE_NODE || kind == NO_HELLO)
+        return;
+    int rv = raw_hello(&w->bare, role, tokens[MSG_ROLE_ADMIN],
+                       kind == DATA ? &w->control[MSG_ROLE_ADMIN] : NULL);
+    assert_int_equal(rv, ERR_INVALID);
 }
 
 static void test_every_method_for_everyone(void **state) {
     struct world *w = *state;
     for (size_t i = 0; i < svc_n_methods; i++) {
         const struct row *row = row_of(svc_methods[i].method);
-        for (uint32_t role = MSG_ROLE_WORKER; role <= MSG_ROLE_ADMIN; role++)
+        for (uint32_t role = MSG_ROLE_WORKER; role <= MSG_ROLE_NODE; role++)
             for (int kind = 0; kind < N_KINDS; kind++) {
-                raw_close(&w->bare); /* it has little time to say Hello, and one try */
-                raw_open(&w->bare, &w->f, 0);
+                open_bare(w, (enum conn_kind)kind, role);
                 try_one(w, row, (enum conn_kind)kind, role, OWN);
-                raw_close(&w->bare);
-                raw_open(&w->bare, &w->f, 0);
+                open_bare(w, (enum conn_kind)kind, role);
                 try_one(w, row, (enum conn_kind)kind, role, FOREIGN);
             }
     }
@@ -376,6 +388,10 @@ static void test_hello_opens_no_other_role(void **state) {
         const char *token;
         int want;
     } cases[] = {{0, "token-of-an-admin", ERR_INVALID},
+                 {MSG_ROLE_NODE, "token-of-an-admin", ERR_INVALID},
+                 {MSG_ROLE_NODE, TOKEN_ALL, ERR_INVALID},
+                 {MSG_ROLE_NODE, NULL, ERR_INVALID},
+                 {MSG_ROLE_NODE + 1, "token-of-an-admin", ERR_INVALID},
                  {MSG_ROLE_ADMIN, "token-of-a-worker", ERR_DENIED},
                  {MSG_ROLE_WORKER, "token-of-a-reader", ERR_DENIED},
                  {MSG_ROLE_WORKER, NULL, ERR_DENIED}};
