@@ -384,7 +384,8 @@ int svc_put_commit(void *arg, struct rpc_call *call, struct errbuf *eb) {
         ctx->deadline_ns = call->recv_ns + call->hdr.deadline_ms * NS_PER_MS;
     ctx->index = (uint32_t *)(void *)&ctx->items[s->cfg->max_put_blocks];
     ctx->status = (uint8_t *)&ctx->index[s->cfg->max_put_blocks];
-    memcpy(ctx->index, m.indexes, ctx->n * sizeof(*m.indexes));
+    if (ctx->n) /* none, with `last`: the put ends, and there is no list to copy */
+        memcpy(ctx->index, m.indexes, ctx->n * sizeof(*m.indexes));
     list_push_back(&r->commits, &ctx->link);
     r->n_open++;
     r->last |= m.last;
