@@ -94,9 +94,11 @@ static int open_pools(struct node *n, struct errbuf *eb) {
         [BOUND_PUTS] = {cfg->max_puts, 1},
         [BOUND_NAMESPACES] = {SESSION_MAX_NS, 1},
         [BOUND_COMMITS] = {cfg->max_commits, 1},
-        [BOUND_REMOVALS] = {SVC_MAX_REMOVALS, 1}};
+        [BOUND_REMOVALS] = {SVC_MAX_REMOVALS, 1},
+        [BOUND_SESSIONS] = {cfg->max_sessions, 1}};
     int rv = session_table_init(&s->sessions, cfg->max_sessions, limits);
     n->has_sessions = rv == 0;
+    session_table_expect(&s->sessions, s->auth.n);
     if (rv == 0)
         rv = svc_session_init(s);
     n->has_denials = rv == 0;

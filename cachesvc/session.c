@@ -53,9 +53,21 @@ int session_table_init(struct session_table *t, uint32_t max_sessions,
     return slabpool_init(&t->pool, max_sessions, sizeof(struct session));
 }
 
+void session_table_expect(struct session_table *t, uint32_t n_tokens) {
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_expect_tenants(&t->bound[i], n_tokens);
+}
+
 void session_table_fini(struct session_table *t) {
     CHECK(list_empty(&t->all) && list_empty(&t->tenants));
     slabpool_fini(&t->pool);
+}
+
+static void close_parts(struct session *s) {
+    share_give(&s->bound[BOUND_SESSIONS], s->bound[BOUND_SESSIONS].used);
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_user_fini(&s->bound[i]);
+    tenant_give(s->tenant);
 }
 
 static int open_parts(struct session_table *t, struct block_store *store,
@@ -65,9 +77,13 @@ static int open_parts(struct session_table *t, struct block_store *store,
     int rv = tenant_take(t, auth, &s->tenant);
     if (rv < 0)
         return rv;
-    rv = block_store_session_open(store, s->tenant, &s->store);
+    for (int i = 0; i < N_BOUNDS; i++)
+        share_user_init(&s->bound[i], &s->tenant->bound[i]);
+    rv = share_take(&s->bound[BOUND_SESSIONS], 1)
+             ? block_store_session_open(store, s->tenant, &s->store)
+             : ERR_BUSY;
     if (rv < 0)
-        tenant_give(s->tenant);
+        close_parts(s);
     return rv;
 }
 
@@ -83,8 +99,6 @@ int session_open(struct session_table *t, struct block_store *store, struct rpc_
     }
     s->number = t->next_number++;
     s->auth = s->tenant->has_auth ? &s->tenant->auth : NULL;
-    for (int i = 0; i < N_BOUNDS; i++)
-        share_user_init(&s->bound[i], &s->tenant->bound[i]);
     list_init(&s->streams);
     list_init(&s->waiting);
     list_init(&s->turn);
@@ -105,10 +119,8 @@ void session_free(struct session_table *t, struct session *s) {
           list_empty(&s->puts) && list_empty(&s->removals));
     for (uint32_t i = 0; i < SESSION_MAX_DATA; i++)
         CHECK(!s->data[i].conn);
-    for (int i = 0; i < N_BOUNDS; i++)
-        share_user_fini(&s->bound[i]);
     block_store_session_close(s->store); /* before its tenant: the address is its name there */
-    tenant_give(s->tenant);
+    close_parts(s);
     list_remove(&s->link);
     explicit_bzero(s->token, sizeof(s->token));
     slabpool_give(&t->pool, s);

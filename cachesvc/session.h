@@ -40,6 +40,7 @@ enum bound {
     BOUND_COMMITS,    /* commits that wait for payloads */
     BOUND_NAMESPACES, /* namespaces that sessions brought in */
     BOUND_REMOVALS,   /* Evicts and Flushes under way */
+    BOUND_SESSIONS,   /* sessions themselves: one of its own each */
     N_BOUNDS,
 };
 
@@ -97,6 +98,8 @@ struct session_table {
 struct session_limit {
     uint64_t total, unit;
 };
+/* Of how many tokens sessions may come: something of each bound is kept for those that have none. */
+void session_table_expect(struct session_table *t, uint32_t n_tokens);
 int session_table_init(struct session_table *t, uint32_t max_sessions,
                        const struct session_limit limit[N_BOUNDS]);
 void session_table_fini(struct session_table *t);

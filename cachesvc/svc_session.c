@@ -238,4 +238,5 @@ void svc_replace_tokens(struct cachesvc *s, struct auth *take_fresh) {
     }
     auth_fini(&s->auth);
     s->auth = *take_fresh;
+    session_table_expect(&s->sessions, s->auth.n);
 }

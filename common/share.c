@@ -12,6 +12,10 @@ void share_set_total(struct share *s, uint64_t total) {
     s->total = total;
 }
 
+void share_expect_tenants(struct share *s, uint32_t n) {
+    s->n_expected = n;
+}
+
 void share_tenant_init(struct share_tenant *t, struct share *of) {
     *t = (struct share_tenant){.of = of};
     of->n_tenants++;
@@ -59,16 +63,20 @@ void share_user_fini(struct share_user *u) {
 
 /* ---- shares ---- */
 
+static bool has_several(const struct share *s) {
+    return MAX(s->n_tenants, s->n_expected) > 1;
+}
+
 /* Kept at one level for those below their share. */
 static uint64_t kept(const struct share *s) {
-    uint32_t levels = s->n_tenants > 1 ? 2 : 1;
+    uint32_t levels = has_several(s) ? 2 : 1;
     if (s->kind == SHARE_TAKEN_BACK || s->total / s->unit < 2 * levels)
         return 0;
     return MAX(s->total / KEPT_PART, s->unit);
 }
 
 static uint64_t open_part(const struct share *s) {
-    return s->total - kept(s) * (s->n_tenants > 1 ? 2 : 1);
+    return s->total - kept(s) * (has_several(s) ? 2 : 1);
 }
 
 /* The tenant's share, counting it as one that wants some. */
@@ -105,7 +113,7 @@ static enum source source_of(const struct share_user *u, uint64_t n) {
     if (!is_within || s->dipped > s->total - open)
         return REFUSED;
     uint64_t left = s->total - open - s->dipped; /* of what is kept */
-    bool is_over = s->n_tenants > 1 && t->used + n > share_of_tenant(t);
+    bool is_over = has_several(s) && t->used + n > share_of_tenant(t);
     bool is_much = u->dipped + n > MAX((left + u->dipped) / 2, s->unit);
     return n + (is_over ? kept(s) : 0) > left || is_much ? REFUSED : FROM_KEPT;
 }

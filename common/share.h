@@ -53,10 +53,11 @@ struct share {
     uint64_t total, unit;
     enum share_kind kind;
     uint64_t used;
-    uint64_t dipped;    /* of used: taken of what is kept */
-    uint64_t asked;     /* by users that wait, as far as it lay within their shares */
-    uint32_t n_tenants; /* initialised */
-    uint32_t n_wanting; /* tenants of which some user wants some */
+    uint64_t dipped;     /* of used: taken of what is kept */
+    uint64_t asked;      /* by users that wait, as far as it lay within their shares */
+    uint32_t n_tenants;  /* initialised */
+    uint32_t n_expected; /* that may come: their part is kept before they are there */
+    uint32_t n_wanting;  /* tenants of which some user wants some */
 };
 struct share_tenant {
     struct share *of;
@@ -73,6 +74,9 @@ struct share_user {
 
 /* unit 0: 1. */
 void share_init(struct share *s, enum share_kind kind, uint64_t total, uint64_t unit);
+/* Tenants that may come, beside those that are there: with more than one the tenants' part is kept
+ * from the start, so that who comes first can't take it. */
+void share_expect_tenants(struct share *s, uint32_t n);
 void share_tenant_init(struct share_tenant *t, struct share *of);
 void share_tenant_fini(struct share_tenant *t); /* its users must be gone */
 void share_user_init(struct share_user *u, struct share_tenant *tenant);

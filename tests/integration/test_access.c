@@ -543,6 +543,32 @@ static void test_stats_and_touch_count_the_tokens_own(void **state) {
     assert_int_equal(res.n_prefix, 0);
 }
 
+/* A: one token's sessions took all there are, and an administrator could not even ask who holds them. */
+static void test_one_token_leaves_sessions_to_the_others(void **state) {
+    (void)state;
+    static struct node_fixture f;
+    static struct raw r[17];
+    struct raw admin;
+    node_fixture_init(&f);
+    f.cfg.max_sessions = 16;
+    node_fixture_token_file(&f, "worker " TOKEN_ALL "\nadmin " TOKEN_B "\n");
+    node_fixture_start(&f);
+    uint32_t n = 0;
+    int rv = 0;
+    for (; rv == 0 && n < ARRAY_LEN(r); n++) {
+        raw_open(&r[n], &f, 0);
+        rv = raw_hello(&r[n], MSG_ROLE_WORKER, TOKEN_ALL, NULL);
+    }
+    assert_int_equal(rv, ERR_BUSY);
+    assert_int_equal(n - 1, 14); /* an eighth is kept for tokens below their share */
+    raw_open(&admin, &f, 0);
+    assert_int_equal(raw_hello(&admin, MSG_ROLE_ADMIN, TOKEN_B, NULL), 0);
+    raw_close(&admin);
+    while (n > 0)
+        raw_close(&r[--n]);
+    node_fixture_fini(&f);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -554,6 +580,7 @@ int main(void) {
         T(test_namespaces_are_made_by_workers_and_small),
         T(test_lists_show_the_tokens_own),
         T(test_stats_and_touch_count_the_tokens_own),
+        cmocka_unit_test(test_one_token_leaves_sessions_to_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,6 +165,34 @@ static void test_share_tenants_divide_before_their_users(void **state) {
     drop(&f);
 }
 
+/* A7's kind: of two tenants that may come one came first and took all, before there was a second level. */
+static void test_share_of_a_tenant_that_is_yet_to_come(void **state) {
+    (void)state;
+    struct share s;
+    struct share_tenant first, late;
+    struct share_user users[64], newcomer;
+    share_init(&s, SHARE_RUNNING, 64, 1);
+    share_expect_tenants(&s, 2);
+    share_tenant_init(&first, &s);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ARRAY_LEN(users); i++) { /* one each, every one below its share */
+        share_user_init(&users[i], &first);
+        n += share_take(&users[i], 1);
+    }
+    assert_int_equal(n, 64 - 64 / 8);
+    share_tenant_init(&late, &s);
+    share_user_init(&newcomer, &late);
+    assert_true(share_take(&newcomer, 1));
+    share_give(&newcomer, 1);
+    share_user_fini(&newcomer);
+    for (uint32_t i = 0; i < ARRAY_LEN(users); i++) {
+        share_give(&users[i], users[i].used);
+        share_user_fini(&users[i]);
+    }
+    share_tenant_fini(&late);
+    share_tenant_fini(&first);
+}
+
 static void test_share_idle_users_cost_nothing(void **state) {
     (void)state;
     struct fixture f;
@@ -325,6 +353,7 @@ int main(void) {
         cmocka_unit_test(test_share_own_waiting_is_no_obstacle),
         cmocka_unit_test(test_share_taken_back_goes_to_who_waits),
         cmocka_unit_test(test_share_tenants_divide_before_their_users),
+        cmocka_unit_test(test_share_of_a_tenant_that_is_yet_to_come),
         cmocka_unit_test(test_share_idle_users_cost_nothing),
         cmocka_unit_test(test_share_move_changes_who_answers),
         cmocka_unit_test(test_share_smaller_total_grants_nothing_until_given),
