@@ -33,7 +33,9 @@ static void note(void) {
         if (r->type == METRIC_HISTO)
             moved[i] |= metric_histo_count(a) != 0;
         else
-            moved[i] |= memcmp(a, b, sizeof(uint64_t)) != 0;
+            /* 64 bits whatever the type; the engine may still be running */
+            moved[i] |= atomic_load((const _Atomic uint64_t *)a) !=
+                        atomic_load((const _Atomic uint64_t *)b);
     }
 }
 
