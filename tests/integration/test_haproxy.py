@@ -42,7 +42,7 @@ def free_ports(n):
 
 class Worker:
     """mode: 'ready', 'draining' (503 on /readyz), 'dies' (closes on a request's last byte), 'hangs' (answers
-    nothing at all), 'streams' (the first token, then nothing until told to go on)."""
+    nothing at all), 'loads' (503 to a request, not yet noticed by a probe), 'streams' (the first token, then nothing until told to go on)."""
 
     def __init__(self, name, port):
         self.name, self.port, self.mode = name, port, "ready"
@@ -85,6 +85,9 @@ class Worker:
         self.lengths.append(len(body))
         if self.mode == "dies":
             return False
+        if self.mode == "loads":
+            h.wfile.write(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+            return True
         answer = self.name.encode()
         h.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(answer) + 5}\r\n\r\n".encode() + b"first")
         h.wfile.flush()
@@ -171,6 +174,13 @@ class Balancer(unittest.TestCase):
                 self.assertEqual(self.post(size)[0], 200)
         self.assertGreater(self.workers[0].requests, 0)
         self.assertEqual({n for w in self.workers for n in w.lengths}, {10, 20_000, 450_000})
+
+    def test_a_worker_that_loads_its_model_again_costs_nobody_an_answer(self):
+        """E1, E4: a killed worker's port is open again before a probe has seen it closed."""
+        self.workers[0].mode = "loads"
+        for _ in range(6):
+            self.assertEqual(self.post(100)[0], 200)
+        self.assertGreater(self.workers[0].requests, 0)
 
     def test_a_request_that_kills_its_worker_meets_three_at_most(self):
         for w in self.workers:
