@@ -69,7 +69,8 @@ class TestCommand(Tree):
         script(self.bin / "meson", f'''
 case $1 in
 setup) mkdir -p "$2"; : >"$2/build.ninja" ;;
-test) mkdir -p "$3/meson-logs"; cp {self.dir}/rows "$3/meson-logs/testlog.json"; exit {meson_rc} ;;
+test) [ "$4" != --list ] || exec echo "incipit:unit / unit/a"
+    mkdir -p "$3/meson-logs"; cp {self.dir}/rows "$3/meson-logs/testlog.json"; exit {meson_rc} ;;
 esac''')
         script(self.bin / "ninja", "exit 0")
         p = subprocess.run([tool, *args], capture_output=True, text=True, env=self.env, timeout=LIMIT_S)
@@ -89,6 +90,13 @@ esac''')
         code, out = self.run_test("--asan", rows=[*self.ROWS, ("TIMEOUT", "unit/d")], meson_rc=1)
         self.assertEqual((code, out[-1]), (1, "2 passed, 1 failed"), out)
         self.assertIn("FAILED: ASan+UBSan: unit/d (TIMEOUT)", out)
+
+    def test_one_by_name_is_counted_too(self):
+        code, out = self.run_test("unit/a", rows=[("OK", "unit/a")])
+        self.assertEqual((code, out[-1]), (0, "1 passed, 0 failed"), out)
+        code, out = self.run_test("unit/a", rows=[("FAIL", "unit/a")], meson_rc=1)
+        self.assertEqual((code, out[-1]), (1, "0 passed, 1 failed"), out)
+        self.assertEqual(self.run_test("no_such_test")[0], 2)
 
     def test_a_run_that_ran_nothing_or_broke_off_is_a_failure(self):
         """E12: nothing counted and nothing failed is no success."""
