@@ -27,7 +27,7 @@ struct rig {
 
 static void run(void *arg) {
     struct rig *r = arg;
-    size_t bytes = attn_kv_bytes(&r->shape);
+    size_t bytes = kv_run_bytes(KV_F16, KV_HEADS, D, B);
     struct attn_seq seq = {.q = r->q,
                            .out = r->out,
                            .q_stride = HEADS * D,
@@ -48,7 +48,7 @@ static void bench(struct rig *r, uint32_t pos0, uint32_t rows, double peak) {
     double s = best_s(run, r, 0.3) / N_LAYERS, ops = 0;
     for (uint32_t i = 0; i < rows; i++)
         ops += 4.0 * D * HEADS * (pos0 + i + 1);
-    double kv = 2.0 * (double)attn_kv_bytes(&r->shape) * ((pos0 + rows + B - 1) / B);
+    double kv = 2.0 * (double)kv_run_bytes(KV_F16, KV_HEADS, D, B) * ((pos0 + rows + B - 1) / B);
     printf("%4u rows at %4u: %8.3f ms a layer, %6.1f GFLOPS, %3.0f%% of peak, K and V once at "
            "%5.1f GB/s\n",
            rows, pos0, s * 1e3, ops / s * 1e-9, peak > 0 ? 100 * ops / s / peak : 0, kv / s * 1e-9);
@@ -65,11 +65,12 @@ int main(int argc, char **argv) {
                                   .n_kv_head = KV_HEADS,
                                   .head_dim = D,
                                   .block_tokens = B,
-                                  .dtype = KV_F16,
+                                  .k_dtype = KV_F16,
+                                  .v_dtype = KV_F16,
                                   .scale = 0.125f};
     struct attn_scratch_cfg cfg = {HEADS, KV_HEADS, D, MAX_CTX, 1, 1};
     CHECK(attn_scratch_new(&r.scratch, &cfg) == 0);
-    size_t page = 2 * attn_kv_bytes(&r.shape) * N_LAYERS;
+    size_t page = 2 * kv_run_bytes(KV_F16, KV_HEADS, D, B) * N_LAYERS;
     for (size_t i = 0; i < ARRAY_LEN(r.pages); i++) {
         r.pages[i] = aligned_alloc(4096, page);
         CHECK(r.pages[i]);

@@ -73,8 +73,26 @@ static size_t pair_head(const struct pairs *p, uint32_t i) {
     return (size_t)p->kv * p->group + (p->first + i) % p->group;
 }
 
+/* The first and the last position that pair i sees; both ascend with i. */
 static uint32_t pair_last(const struct pairs *p, uint32_t i) {
     return p->seq->pos0 + pair_row(p, i);
+}
+
+static uint32_t pair_first(const struct attn_job *j, const struct pairs *p, uint32_t i) {
+    uint32_t w = j->shape->window, n = pair_last(p, i) + 1;
+    return w != 0 && n > w ? n - w : 0;
+}
+
+/* The first position of the first page that the block reads. */
+static uint32_t pairs_start(const struct attn_job *j, const struct pairs *p) {
+    return pair_first(j, p, 0) / j->shape->block_tokens * j->shape->block_tokens;
+}
+
+static float pair_softmax(const struct attn_job *j, const struct pairs *p,
+                          const struct attn_block *b, uint32_t i) {
+    const float *sinks = j->shape->sinks;
+    return j->impl->attn_softmax(b, i, pair_first(j, p, i), pair_last(p, i),
+                                 sinks ? sinks[pair_head(p, i)] : -INFINITY);
 }
 
 /* Kernels exist for these numbers of pairs; the surplus computes zeros that nobody reads. */
@@ -85,13 +103,13 @@ static uint32_t padded_pairs(uint32_t n) {
 
 static const uint8_t *head_k(const struct attn_job *j, const struct pairs *p, uint32_t page) {
     const struct attn_shape *s = j->shape;
-    size_t head_bytes = attn_kv_bytes(s) / s->n_kv_head;
+    size_t head_bytes = kv_run_bytes(s->k_dtype, 1, s->head_dim, s->block_tokens);
     return p->seq->pages[page] + s->k_off + p->kv * head_bytes;
 }
 
 static const uint8_t *head_v(const struct attn_job *j, const struct pairs *p, uint32_t page) {
     const struct attn_shape *s = j->shape;
-    size_t head_bytes = attn_kv_bytes(s) / s->n_kv_head;
+    size_t head_bytes = kv_run_bytes(s->v_dtype, 1, s->head_dim, s->block_tokens);
     return p->seq->pages[page] + s->v_off + p->kv * head_bytes;
 }
 
@@ -121,24 +139,37 @@ static void block_scores(const struct attn_job *j, const struct pairs *p, struct
     }
 }
 
-/* Positions that all pairs see go through the kernel page by page; the triangle at the end, where a
- * later row sees what an earlier one must not, position by position with the pairs that see it. */
-static void block_values(const struct attn_job *j, const struct pairs *p, struct attn_block *b) {
-    uint32_t bt = b->block_tokens;
-    uint32_t common = pair_last(p, 0) + 1, end = pair_last(p, p->n - 1) + 1;
-    for (uint32_t pos = 0; pos < common; pos += bt) {
-        const uint8_t *v = head_v(j, p, pos / bt);
-        bool more = pos + PAGES_AHEAD * bt < common;
-        b->ahead = more ? (intptr_t)head_v(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)v : 0;
-        j->impl->attn_values(b, v, pos, 0, MIN(bt, common - pos), 0);
-    }
-    uint32_t first = 0;
-    for (uint32_t pos = common; pos < end; pos++) {
+/* Positions from .. to-1 one by one, each with the pairs that see it. */
+static void edge_values(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
+                        uint32_t from, uint32_t to) {
+    uint32_t bt = b->block_tokens, first = 0, end = 0;
+    b->ahead = 0;
+    for (uint32_t pos = from; pos < to; pos++) {
         while (pair_last(p, first) < pos)
             first++;
-        uint32_t page = pos / bt, t = pos % bt;
-        j->impl->attn_values(b, head_v(j, p, page), page * bt, t, t + 1, first);
+        while (end < p->n && pair_first(j, p, end) <= pos)
+            end++;
+        if (first < end)
+            j->impl->attn_values(b, head_v(j, p, pos / bt), pos / bt * bt, pos % bt, pos % bt + 1,
+                                 first, end);
     }
+}
+
+/* Positions that all pairs see go through the kernel page by page; the triangles at both ends, where a
+ * later row sees what an earlier one must not, or its window has left behind what an earlier one sees,
+ * position by position. */
+static void block_values(const struct attn_job *j, const struct pairs *p, struct attn_block *b) {
+    uint32_t bt = b->block_tokens;
+    uint32_t from = pair_first(j, p, p->n - 1), to = pair_last(p, 0) + 1; /* none if from >= to */
+    edge_values(j, p, b, pair_first(j, p, 0), from);
+    for (uint32_t pos = from, n; pos < to; pos += n) {
+        const uint8_t *v = head_v(j, p, pos / bt);
+        n = MIN(bt - pos % bt, to - pos);
+        bool more = pos + PAGES_AHEAD * bt < to;
+        b->ahead = more ? (intptr_t)head_v(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)v : 0;
+        j->impl->attn_values(b, v, pos / bt * bt, pos % bt, pos % bt + n, 0, b->rh);
+    }
+    edge_values(j, p, b, MAX(from, to), pair_last(p, p->n - 1) + 1);
 }
 
 static struct attn_block block_open(const struct attn_job *j, const struct pairs *p, size_t slot) {
@@ -149,7 +180,9 @@ static struct attn_block block_open(const struct attn_job *j, const struct pairs
         .head_dim = j->shape->head_dim,
         .d1 = j->shape->head_dim,
         .block_tokens = j->shape->block_tokens,
-        .dtype = j->shape->dtype,
+        .k_dtype = j->shape->k_dtype,
+        .v_dtype = j->shape->v_dtype,
+        .softcap = j->shape->softcap,
         .s = mem,
         .acc = mem + sc->s_floats + sc->qt_floats,
     };
@@ -170,10 +203,10 @@ static void block_output(const struct pairs *p, const struct attn_block *b, cons
 
 static void run_block(const struct attn_job *j, const struct pairs *p, unsigned thread) {
     struct attn_block b = block_open(j, p, thread);
-    block_scores(j, p, &b, 0, pair_last(p, p->n - 1) + 1);
+    block_scores(j, p, &b, pairs_start(j, p), pair_last(p, p->n - 1) + 1);
     float rz[KERN_ATTN_ROWS];
     for (uint32_t i = 0; i < p->n; i++)
-        rz[i] = j->impl->attn_softmax(&b, i, pair_last(p, i));
+        rz[i] = pair_softmax(j, p, &b, i);
     block_values(j, p, &b);
     block_output(p, &b, rz);
 }
@@ -237,7 +270,7 @@ static void split_scores(void *arg, size_t begin, size_t end, unsigned thread) {
         const struct pairs *p = &s->pairs[i / s->pieces];
         struct attn_block b = s->blocks[i / s->pieces];
         uint32_t n_pos = pair_last(p, p->n - 1) + 1,
-                 from = (uint32_t)(i % s->pieces) * s->piece_pos;
+                 from = pairs_start(s->j, p) + (uint32_t)(i % s->pieces) * s->piece_pos;
         if (from < n_pos)
             block_scores(s->j, p, &b, from, MIN(n_pos, from + s->piece_pos));
     }
@@ -251,8 +284,7 @@ static void split_softmax(void *arg, size_t begin, size_t end, unsigned thread) 
         uint32_t pair = (uint32_t)(i % KERN_ATTN_ROWS);
         const struct pairs *p = &s->pairs[block];
         if (pair < p->n)
-            s->rz[block][pair] =
-                s->j->impl->attn_softmax(&s->blocks[block], pair, pair_last(p, pair));
+            s->rz[block][pair] = pair_softmax(s->j, p, &s->blocks[block], pair);
     }
 }
 
@@ -278,7 +310,7 @@ static void run_split(struct kern_team *team, const struct attn_job *j) {
     for (size_t i = 0; i < j->n_items; i++) {
         pairs[i] = find_pairs(j, i);
         blocks[i] = block_open(j, &pairs[i], i);
-        most = MAX(most, pair_last(&pairs[i], pairs[i].n - 1) + 1);
+        most = MAX(most, pair_last(&pairs[i], pairs[i].n - 1) + 1 - pairs_start(j, &pairs[i]));
     }
     s.piece_pos = (SPLIT_POS + bt - 1) / bt * bt;
     s.pieces = (most + s.piece_pos - 1) / s.piece_pos;
@@ -293,6 +325,8 @@ static bool worth_splitting(const struct kern_team *team, const struct attn_job 
     uint32_t most = 0;
     for (size_t i = 0; i < j->n_seqs; i++)
         most = MAX(most, j->seqs[i].pos0 + j->seqs[i].n_rows);
+    if (j->shape->window != 0)
+        most = MIN(most, j->shape->window);
     return j->n_items < 2 * threads && j->n_items % threads != 0 && most >= SPLIT_MIN_POS;
 }
 
@@ -344,32 +378,35 @@ static void store_f32(float *dst, size_t dst_step, const float *src, size_t n) {
         dst[i * dst_step] = src[i];
 }
 
-/* n floats to element `at`, at + step, ... of a run of the page's dtype. */
-static void store_run(const struct kern_ops *ops, const struct attn_shape *s, uint8_t *run,
-                      size_t at, size_t step, const float *src) {
-    if (s->dtype == KV_F16)
-        store_f16(ops, (uint16_t *)(void *)run + at, step, src, s->head_dim);
+/* n floats to element `at`, at + step, ... of a run. */
+static void store_run(const struct kern_ops *ops, enum kv_dtype t, uint8_t *run, size_t at,
+                      size_t step, const float *src, size_t n) {
+    if (t == KV_F16)
+        store_f16(ops, (uint16_t *)(void *)run + at, step, src, n);
     else
-        store_f32((float *)(void *)run + at, step, src, s->head_dim);
+        store_f32((float *)(void *)run + at, step, src, n);
+}
+
+/* From here on f16 is infinite. */
+static float limit_of(enum kv_dtype t) {
+    return t == KV_F16 ? 65520.0f : INFINITY;
 }
 
 bool attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
                    const struct attn_kv_rows *rows) {
     const size_t d = shape->head_dim, bt = shape->block_tokens, n = shape->n_kv_head * d;
-    const float limit =
-        shape->dtype == KV_F16 ? 65520.0f : INFINITY; /* from here on f16 is infinite */
     bool ok = true;
     for (uint32_t r = 0; r < rows->n_rows; r++) {
-        ok = kern_all_below(rows->k + r * rows->k_stride, n, limit) &&
-             kern_all_below(rows->v + r * rows->v_stride, n, limit) && ok;
+        ok = kern_all_below(rows->k + r * rows->k_stride, n, limit_of(shape->k_dtype)) &&
+             kern_all_below(rows->v + r * rows->v_stride, n, limit_of(shape->v_dtype)) && ok;
         uint32_t pos = rows->pos0 + r;
         uint8_t *page = rows->pages[pos / bt];
         size_t t = pos % bt;
         for (size_t h = 0; h < shape->n_kv_head; h++) {
-            store_run(ops, shape, page + shape->k_off, h * d * bt + t, bt,
-                      rows->k + r * rows->k_stride + h * d);
-            store_run(ops, shape, page + shape->v_off, (h * bt + t) * d, 1,
-                      rows->v + r * rows->v_stride + h * d);
+            store_run(ops, shape->k_dtype, page + shape->k_off, h * d * bt + t, bt,
+                      rows->k + r * rows->k_stride + h * d, d);
+            store_run(ops, shape->v_dtype, page + shape->v_off, (h * bt + t) * d, 1,
+                      rows->v + r * rows->v_stride + h * d, d);
         }
     }
     return ok;

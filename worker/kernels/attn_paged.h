@@ -1,7 +1,8 @@
 /* attn_paged.h - causal attention over pages, and writing K and V into them.
  *
  * A page holds B consecutive positions of all layers, f16 or f32 (kv_layout.h). Query head h reads KV head
- * h / (n_head / n_kv_head).
+ * h / (n_head / n_kv_head). Pages that lie wholly before the window of the first row are not read, nor are
+ * their pointers.
  * Two passes: all scores of a row and their exact maximum, then the values; a running maximum would
  * make the bits depend on where the tiles begin. Rows of a page beyond the last position read are
  * never used, whatever they hold. Any B >= 1 and head_dim give the same bits; vector kernels need
@@ -25,15 +26,14 @@ static inline size_t kv_dtype_bytes(enum kv_dtype t) {
 struct attn_shape {
     uint32_t n_head, n_kv_head, head_dim; /* n_head a multiple of n_kv_head */
     uint32_t block_tokens;                /* B */
-    enum kv_dtype dtype;                  /* KV_F16 or KV_F32 */
+    enum kv_dtype k_dtype, v_dtype;       /* each KV_F16 or KV_F32 */
     float scale;                          /* of the scores, usually 1 / sqrt(head_dim) */
-    size_t k_off, v_off;                  /* bytes from the page's start to this layer's K and V */
+    /* Bytes from the page's start to this layer's runs: struct kv_place. */
+    size_t k_off, k_scale_off, v_off, v_scale_off;
+    uint32_t window;    /* row i sees positions j with i - window < j <= i; 0: all j <= i */
+    float softcap;      /* of the scores, after scale and before the maximum; 0: none */
+    const float *sinks; /* [n_head] logits that join each row's softmax without a value, or NULL */
 };
-
-/* Bytes of K (or V) of one layer in a page. */
-static inline size_t attn_kv_bytes(const struct attn_shape *s) {
-    return kv_run_bytes(s->dtype, s->n_kv_head, s->head_dim, s->block_tokens);
-}
 
 /* F19: false: the reference computes this shape, whatever the CPU has. */
 static inline bool attn_is_vectorised(uint32_t head_dim, uint32_t block_tokens) {
@@ -47,7 +47,7 @@ struct attn_seq {
     float *out; /* [n_rows, n_head, head_dim], row stride out_stride; must not overlap q */
     size_t q_stride, out_stride;
     const uint8_t *const *pages; /* pages[p / B] holds position p */
-    uint32_t n_rows, pos0; /* row i sits at position pos0 + i and sees positions 0 .. pos0 + i */
+    uint32_t n_rows, pos0;       /* row i sits at position pos0 + i and sees none after it */
 };
 
 struct attn_scratch; /* opaque */

@@ -105,7 +105,8 @@ struct attn_block {
     uint32_t head_dim, block_tokens;
     uint32_t d0,
         d1; /* attn_values: the part of head_dim to compute, multiples of 16 but for the end */
-    enum kv_dtype dtype;
+    enum kv_dtype k_dtype, v_dtype;
+    float softcap;   /* of the scores, 0: none */
     const float *qt; /* [head_dim][rh], scaled */
     float *s;        /* scores, then probabilities: [position / 16][rh][16] */
     float *acc;      /* [rh][head_dim] */
@@ -129,20 +130,32 @@ struct kern_impl {
     /* Scores of positions pos0 .. pos0+n-1, which are the first n tokens of k [head_dim][B].
      * Vector versions may also write the rest of the last 16. */
     void (*attn_scores)(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n);
-    /* Scores [0, last] of pair i become exp(score - max), the rest of its last tile 0; 1/sum. */
-    float (*attn_softmax)(const struct attn_block *b, uint32_t i, uint32_t last);
-    /* acc[i] += p[i][pos] * v[pos] ascending, for pairs i >= first and the tokens t0 .. t1-1 of
-     * v [B][head_dim], whose token 0 is position pos0; d0 <= d < d1 only. */
+    /* Scores [first, last] of pair i become exp(capped score - max); 1 / sum. Others of the tiles of 16
+     * that hold these may be overwritten. sink: -INFINITY for none, which adds exactly nothing. */
+    float (*attn_softmax)(const struct attn_block *b, uint32_t i, uint32_t first, uint32_t last,
+                          float sink);
+    /* acc[i] += p[i][pos] * v[pos] ascending, for pairs first <= i < end (0 and rh: the fast way) and
+     * the tokens t0 .. t1-1 of v [B][head_dim], whose token 0 is position pos0; d0 <= d < d1 only. */
     void (*attn_values)(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                        uint32_t t1, uint32_t first);
+                        uint32_t t1, uint32_t first, uint32_t end);
 };
 
 /* matmul_blas.c: one product through OpenBLAS; in->row_pos and w->raw are set. */
 void matmul_blas_run(struct matmul_blas *b, struct kern_team *team, const struct matmul_in *in,
                      const struct matmul_out *out);
 
-/* exp as the contract defines it; kernels_ref.c. */
+/* exp, x / (1 + exp(-2t)) of gelu_tanh and c * tanh(x / c) as the contract defines them; kernels_ref.c. */
 float kern_ref_exp(float x);
+float kern_ref_gelu(float x);
+float kern_ref_softcap(float x, float c);
+
+/* tanh's polynomial below KERN_TANH_SMALL, and gelu_tanh's constants. */
+#define KERN_TANH_SMALL 0x1p-4f
+#define KERN_TANH_3 (-1.0f / 3.0f)
+#define KERN_TANH_5 (2.0f / 15.0f)
+#define KERN_TANH_7 (-17.0f / 315.0f)
+#define KERN_GELU_IN 0.044715f
+#define KERN_GELU_OUT 0.79788456f
 
 extern const struct kern_ops kern_ops_ref;
 extern const struct kern_ops kern_ops_avx2;   /* defined where the build has KERN_HAVE_AVX2, */

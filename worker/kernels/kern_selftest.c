@@ -110,6 +110,12 @@ static void test_rows(struct bench *b) {
         feed(b, b->y, n * sizeof(float));
         b->ops->silu_mul(b->y, b->x, b->z, n);
         feed(b, b->y, n * sizeof(float));
+        b->ops->gelu_mul(b->y, b->x, b->z, n);
+        feed(b, b->y, n * sizeof(float));
+        b->ops->softcap(b->y, n, 0.7f); /* on both sides of tanh's joint */
+        feed(b, b->y, n * sizeof(float));
+        b->ops->scale(b->y, n, 1.7f);
+        feed(b, b->y, n * sizeof(float));
         b->ops->add(b->x, b->z, n);
         feed(b, b->x, n * sizeof(float));
     }
@@ -147,6 +153,9 @@ struct attn_case {
     enum kv_dtype dtype;
     uint32_t n_pos, chunk; /* all but the last position in chunks, the last one alone */
     struct kern_team *team;
+    uint32_t window;
+    float softcap;
+    bool sinks;
 };
 
 #define ATTN_D 48
@@ -167,14 +176,25 @@ static void attn_chunk(struct bench *b, const struct attn_case *c, const struct 
 
 static int test_attn(struct bench *b, const struct attn_case *c) {
     enum { MAX_PAGES = (ATTN_MAX_POS + ATTN_B - 1) / ATTN_B };
-    struct attn_shape shape = {.n_head = c->n_head,
-                               .n_kv_head = c->n_kv,
-                               .head_dim = ATTN_D,
-                               .block_tokens = ATTN_B,
-                               .dtype = c->dtype,
-                               .scale = 0.25f};
-    shape.v_off = attn_kv_bytes(&shape);
-    const size_t page_bytes = 2 * shape.v_off, n_pages = (c->n_pos + ATTN_B - 1) / ATTN_B;
+    float sinks[16];
+    const struct kv_layout_cfg layout = {1, c->n_kv, ATTN_D, ATTN_B, c->dtype, c->dtype, NULL};
+    struct kv_place at;
+    const size_t page_bytes = kv_range_place(&layout, &at),
+                 n_pages = (c->n_pos + ATTN_B - 1) / ATTN_B;
+    const struct attn_shape shape = {.n_head = c->n_head,
+                                     .n_kv_head = c->n_kv,
+                                     .head_dim = ATTN_D,
+                                     .block_tokens = ATTN_B,
+                                     .k_dtype = c->dtype,
+                                     .v_dtype = c->dtype,
+                                     .scale = 0.25f,
+                                     .k_off = at.k,
+                                     .k_scale_off = at.k_scale,
+                                     .v_off = at.v,
+                                     .v_scale_off = at.v_scale,
+                                     .window = c->window,
+                                     .softcap = c->softcap,
+                                     .sinks = c->sinks ? sinks : NULL};
     const size_t n_row = ((size_t)2 * c->n_head + 2 * c->n_kv) * ATTN_D;
     uint8_t *mem = malloc(n_pages * page_bytes), *pages[MAX_PAGES];
     float *q = malloc(c->n_pos * n_row * sizeof *q),
@@ -188,6 +208,7 @@ static int test_attn(struct bench *b, const struct attn_case *c) {
     for (size_t i = 0; i < n_pages; i++)
         pages[i] = mem + i * page_bytes;
     fill(b, q, c->n_pos * n_row);
+    fill(b, sinks, c->n_head);
     for (uint32_t pos = 0, n; pos < c->n_pos; pos += n) {
         n = pos + 1 < c->n_pos ? MIN(c->chunk, c->n_pos - 1 - pos) : 1;
         attn_chunk(b, c, &shape, pages, q, out, pos, n);
@@ -205,16 +226,56 @@ static int test_attns(struct bench *b) {
     struct kern_team *team;
     int rv = kern_team_new(&team, 2, NULL);
     for (size_t i = 0; rv == 0 && i < 2 * ARRAY_LEN(groups); i++) {
-        const uint32_t g = groups[i / 2];
-        for (uint32_t chunk = 1; rv == 0 && chunk <= 5; chunk++)
-            rv = test_attn(b,
-                           &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 18, chunk, NULL});
+        struct attn_case c = {
+            .n_head = 2u * groups[i / 2], .n_kv = 2, .dtype = i % 2 ? KV_F32 : KV_F16, .n_pos = 18};
+        for (c.chunk = 1; rv == 0 && c.chunk <= 5; c.chunk++)
+            rv = test_attn(b, &c);
+        c.n_pos = 41, c.chunk = 40;
         if (rv == 0)
-            rv = test_attn(b, &(struct attn_case){2 * g, 2, i % 2 ? KV_F32 : KV_F16, 41, 40, NULL});
+            rv = test_attn(b, &c);
     }
     /* 3 blocks on 2 threads and a long context: split. */
     for (int f32 = 0; rv == 0 && f32 < 2; f32++)
-        rv = test_attn(b, &(struct attn_case){3, 3, f32 ? KV_F32 : KV_F16, ATTN_MAX_POS, 64, team});
+        rv = test_attn(b, &(struct attn_case){.n_head = 3,
+                                              .n_kv = 3,
+                                              .dtype = f32 ? KV_F32 : KV_F16,
+                                              .n_pos = ATTN_MAX_POS,
+                                              .chunk = 64,
+                                              .team = team});
+    /* Windows that end inside a tile of 16, a page and a block of rows; soft caps; sinks. */
+    static const struct attn_case others[] = {
+        {.n_head = 6, .n_kv = 2, .dtype = KV_F16, .n_pos = 97, .chunk = 40, .window = 1},
+        {.n_head = 2,
+         .n_kv = 2,
+         .dtype = KV_F32,
+         .n_pos = 97,
+         .chunk = 12,
+         .window = 19,
+         .sinks = true},
+        {.n_head = 6,
+         .n_kv = 2,
+         .dtype = KV_F16,
+         .n_pos = 120,
+         .chunk = 33,
+         .window = 45,
+         .softcap = 1.5f},
+        {.n_head = 6,
+         .n_kv = 2,
+         .dtype = KV_F32,
+         .n_pos = 120,
+         .chunk = 64,
+         .window = 70,
+         .sinks = true},
+        {.n_head = 8,
+         .n_kv = 2,
+         .dtype = KV_F16,
+         .n_pos = 50,
+         .chunk = 24,
+         .softcap = 20.0f,
+         .sinks = true},
+    };
+    for (size_t i = 0; rv == 0 && i < ARRAY_LEN(others); i++)
+        rv = test_attn(b, &others[i]);
     kern_team_free(team);
     return rv;
 }
@@ -277,8 +338,8 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
 
 /* Contract version 2. A change of any bit above needs a new version and a new constant. */
 static const uint8_t golden[DIGEST_BYTES] = {
-    0x88, 0xfb, 0xf3, 0x21, 0x60, 0xdf, 0x85, 0x88, 0x45, 0xeb, 0x61, 0x7e, 0x17, 0x2a, 0xd1, 0x29,
-    0x5d, 0xf8, 0x72, 0xb5, 0x2f, 0xfb, 0x70, 0x3c, 0x93, 0x45, 0x9b, 0x59, 0x9d, 0x46, 0x79, 0x07,
+    0x27, 0x22, 0x3c, 0x77, 0x99, 0xed, 0x86, 0x62, 0x26, 0x22, 0x00, 0x2f, 0x6d, 0xb0, 0xa4, 0xab,
+    0x5a, 0xe9, 0x1e, 0x2a, 0xfa, 0x05, 0x65, 0x10, 0xc5, 0x76, 0x54, 0x80, 0xea, 0xfa, 0x01, 0x0d,
 };
 
 const uint8_t *kern_selftest_golden(void) {

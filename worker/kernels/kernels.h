@@ -20,9 +20,15 @@
  *   exp            0 below -60, argument capped at 88; else n = rint_even(x * log2 e),
  *                  polynomial in kernels_ref.c, times 2^n.
  *   silu_mul       y = (g / (1 + exp(-g))) * u.
- *   attention      q' = q * scale; score = fma chain over ascending d of q'[d] * k[d]; m = exact
- *                  maximum; p = exp(score - m); z = tree16 of 16 lane sums by position mod 16,
- *                  ascending; o[d] = fma chain over ascending positions of p * v[d], times (1 / z).
+ *   gelu_mul       t = .79788456 * fma((.044715 * g) * g, g, g); y = (g / (1 + exp(-2 * t))) * u.
+ *   softcap        c * tanh(x / c), with a = |x / c|: below 2^-4 fma(a * a^2, p, a), p = fma(a^2,
+ *                  fma(a^2, -17/315, 2/15), -1/3); else 1 - 2 / (exp(2 * a) + 1); the sign of x.
+ *   scale          y = y * c.
+ *   attention      q' = q * scale; score = fma chain over ascending d of q'[d] * k[d], softcapped where
+ *                  the layer says so; m = exact maximum; p = exp(score - m); z = tree16 of 16 lane sums
+ *                  by position mod 16, ascending; o[d] = fma chain over ascending positions of p * v[d],
+ *                  times (1 / z). Window W: over positions max(0, i - W + 1) .. i, nothing else is a term.
+ *                  Sink: joins the maximum, its exp(sink - m) is added to z after the tree.
  *   sin, cos       rope.c: angles, series and reduction in double with + - * / only, rounded to
  *                  single once.
  *   K, V to f16    round to nearest even; attention of the same step reads the rounded values.
@@ -46,11 +52,6 @@
  *   quantised KV   score: the scaled q row is quantised per 32 as an activation row is;
  *                  acc = fma(sk * (float)idot, sq, acc), ascending. Value: v = sv * (float)q,
  *                  acc = fma(p, v, acc), ascending positions.
- *   window         the softmax is over max(0, i - W + 1) .. i, lanes by absolute position; nothing else is
- *                  a term. sink: joins the maximum, its exp is added once after the tree.
- *   softcap        c * tanh(x / c), before the maximum. tanh on |x|: below 2^-4 an odd fma polynomial, else
- *                  1 - 2 / (exp(2|x|) + 1); copysign.
- *   gelu_tanh      u = .79788456 * fma(.044715 * x * x, x, x); x / (1 + exp(-2u)).
  *   experts        router: one fma chain; order by logit descending, then id ascending, a NaN is a row
  *                  error; softmax over all experts sums in 16 lanes by id mod 16 and the tree, over the
  *                  chosen in that order, as does their norm; output acc = fma(w, y, acc) by ascending id
@@ -87,6 +88,12 @@ struct kern_ops {
 
     /* y[i] = silu(gate[i]) * up[i]. y may be gate or up. */
     void (*silu_mul)(float *y, const float *gate, const float *up, size_t n);
+    /* y[i] = gelu_tanh(gate[i]) * up[i]. y may be gate or up. */
+    void (*gelu_mul)(float *y, const float *gate, const float *up, size_t n);
+    /* y[i] = c * tanh(y[i] / c); c > 0. */
+    void (*softcap)(float *y, size_t n, float c);
+    /* y[i] *= c. */
+    void (*scale)(float *y, size_t n, float c);
     /* y[i] += x[i]: residuals and biases. */
     void (*add)(float *y, const float *x, size_t n);
 

@@ -116,6 +116,53 @@ static void avx2_silu_mul(float *y, const float *gate, const float *up, size_t n
         y[i] = (gate[i] / (1.0f + kern_ref_exp(-gate[i]))) * up[i];
 }
 
+ALWAYS_INLINE __m256 gelu8(__m256 x) {
+    __m256 in = _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(KERN_GELU_IN), x), x);
+    __m256 t = _mm256_mul_ps(_mm256_set1_ps(KERN_GELU_OUT), _mm256_fmadd_ps(in, x, x));
+    __m256 e = exp8(_mm256_mul_ps(_mm256_set1_ps(-2.0f), t));
+    return _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+}
+
+static void avx2_gelu_mul(float *y, const float *gate, const float *up, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i,
+                         _mm256_mul_ps(gelu8(_mm256_loadu_ps(gate + i)), _mm256_loadu_ps(up + i)));
+    for (; i < n; i++)
+        y[i] = kern_ref_gelu(gate[i]) * up[i];
+}
+
+/* kern_ref_softcap() in 8 lanes: both branches of tanh, then a choice. */
+ALWAYS_INLINE __m256 softcap8(__m256 v, float c) {
+    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f);
+    __m256 x = _mm256_div_ps(v, _mm256_set1_ps(c));
+    __m256 a = _mm256_andnot_ps(sign, x), a2 = _mm256_mul_ps(a, a);
+    __m256 p = _mm256_fmadd_ps(a2, _mm256_set1_ps(KERN_TANH_7), _mm256_set1_ps(KERN_TANH_5));
+    p = _mm256_fmadd_ps(a2, p, _mm256_set1_ps(KERN_TANH_3));
+    p = _mm256_fmadd_ps(_mm256_mul_ps(a, a2), p, a);
+    __m256 e = _mm256_add_ps(exp8(_mm256_add_ps(a, a)), one);
+    __m256 big = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), e));
+    __m256 small = _mm256_cmp_ps(a, _mm256_set1_ps(KERN_TANH_SMALL), _CMP_LT_OQ);
+    __m256 t = _mm256_or_ps(_mm256_blendv_ps(big, p, small), _mm256_and_ps(sign, x));
+    return _mm256_mul_ps(_mm256_set1_ps(c), t);
+}
+
+static void avx2_softcap(float *y, size_t n, float c) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, softcap8(_mm256_loadu_ps(y + i), c));
+    for (; i < n; i++)
+        y[i] = kern_ref_softcap(y[i], c);
+}
+
+static void avx2_scale(float *y, size_t n, float c) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(y + i), _mm256_set1_ps(c)));
+    for (; i < n; i++)
+        y[i] *= c;
+}
+
 static void avx2_add(float *y, const float *x, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -198,14 +245,14 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead) {
     }                                                                                              \
     static void scores_fn_##N(const struct attn_block *b, const uint8_t *k, float *s,              \
                               uint32_t first) {                                                    \
-        if (b->dtype == KV_F16)                                                                    \
+        if (b->k_dtype == KV_F16)                                                                  \
             scores_##N(b, k, s, first, true);                                                      \
         else                                                                                       \
             scores_##N(b, k, s, first, false);                                                     \
     }                                                                                              \
     static void values_fn_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,          \
                               uint32_t end, float *acc, uint32_t first) {                          \
-        if (b->dtype == KV_F16)                                                                    \
+        if (b->v_dtype == KV_F16)                                                                  \
             values_##N(b, v, pos, end, acc, first, true);                                          \
         else                                                                                       \
             values_##N(b, v, pos, end, acc, first, false);                                         \
@@ -233,52 +280,68 @@ static void avx2_attn_scores(const struct attn_block *b, const void *k, uint32_t
     for (uint32_t t = 0; t < n; t += 16)
         for (uint32_t first = 0, part; first < b->rh; first += part) {
             part = MIN(ATTN_PAIRS, b->rh - first);
-            scores_fns[part](b, (const uint8_t *)k + t * kv_dtype_bytes(b->dtype),
+            scores_fns[part](b, (const uint8_t *)k + t * kv_dtype_bytes(b->k_dtype),
                              b->s + (size_t)(pos0 + t) * b->rh, first);
         }
 }
 
-static float avx2_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t last) {
-    const size_t step = (size_t)b->rh * 16;
-    float *s = b->s + (size_t)i * 16, *end = s + last / 16 * step;
-    const uint32_t in_last = last % 16 + 1;
-    float pad[16]; /* the last tile with its unseen positions at the maximum's neutral value */
-    for (uint32_t l = 0; l < 16; l++)
-        pad[l] = l < in_last ? end[l] : -INFINITY;
-    __m256 m0 = _mm256_loadu_ps(pad), m1 = _mm256_loadu_ps(pad + 8);
-    for (const float *t = s; t < end; t += step) {
-        m0 = _mm256_max_ps(m0, _mm256_loadu_ps(t));
-        m1 = _mm256_max_ps(m1, _mm256_loadu_ps(t + 8));
+/* Ones in the lanes of the 8 positions from pos on that lie in [first, last]. */
+ALWAYS_INLINE __m256 span8(uint32_t pos, uint32_t first, uint32_t last) {
+    __m256i p =
+        _mm256_add_epi32(_mm256_set1_epi32((int)pos), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256i from = _mm256_cmpgt_epi32(p, _mm256_set1_epi32((int)first - 1));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(from, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)last + 1), p)));
+}
+
+/* Capped scores of 8 positions, those outside the span at the maximum's neutral value. */
+ALWAYS_INLINE __m256 capped8(const struct attn_block *b, float *s, __m256 in) {
+    __m256 v = _mm256_loadu_ps(s);
+    if (b->softcap > 0.0f) {
+        v = softcap8(v, b->softcap);
+        _mm256_storeu_ps(s, v);
     }
-    _mm256_storeu_ps(pad, _mm256_max_ps(m0, m1));
-    float most = pad[0];
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), v, in);
+}
+
+static float avx2_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t first,
+                               uint32_t last, float sink) {
+    const size_t step = (size_t)b->rh * 16;
+    const uint32_t start = first / 16 * 16;
+    float *s = b->s + first / 16 * step + (size_t)i * 16, top[8];
+    __m256 m0 = _mm256_set1_ps(sink), m1 = m0;
+    for (uint32_t pos = start, t = 0; pos <= last; pos += 16, t++) {
+        m0 = _mm256_max_ps(m0, capped8(b, s + t * step, span8(pos, first, last)));
+        m1 = _mm256_max_ps(m1, capped8(b, s + t * step + 8, span8(pos + 8, first, last)));
+    }
+    _mm256_storeu_ps(top, _mm256_max_ps(m0, m1));
+    float most = top[0];
     for (uint32_t l = 1; l < 8; l++)
-        most = MAX(most, pad[l]);
+        most = MAX(most, top[l]);
     const __m256 m = _mm256_set1_ps(most);
     __m256 lo = _mm256_setzero_ps(), hi = lo;
-    for (float *t = s; t <= end; t += step) {
-        __m256 e0 = exp8(_mm256_sub_ps(_mm256_loadu_ps(t), m));
-        __m256 e1 = exp8(_mm256_sub_ps(_mm256_loadu_ps(t + 8), m));
-        _mm256_storeu_ps(t, e0);
-        _mm256_storeu_ps(t + 8, e1);
-        if (t == end) {
-            memset(t + in_last, 0, (16 - in_last) * sizeof *t);
-            e0 = _mm256_loadu_ps(t);
-            e1 = _mm256_loadu_ps(t + 8);
+    for (uint32_t pos = start; pos <= last; pos += 16, s += step) {
+        __m256 e0 = exp8(_mm256_sub_ps(_mm256_loadu_ps(s), m));
+        __m256 e1 = exp8(_mm256_sub_ps(_mm256_loadu_ps(s + 8), m));
+        if (pos < first || last - pos < 15) {
+            e0 = _mm256_and_ps(e0, span8(pos, first, last));
+            e1 = _mm256_and_ps(e1, span8(pos + 8, first, last));
         }
+        _mm256_storeu_ps(s, e0);
+        _mm256_storeu_ps(s + 8, e1);
         lo = _mm256_add_ps(lo, e0);
         hi = _mm256_add_ps(hi, e1);
     }
-    return 1.0f / tree16(lo, hi);
+    return 1.0f / (tree16(lo, hi) + kern_ref_exp(sink - most));
 }
 
 static void avx2_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                             uint32_t t1, uint32_t first) {
-    size_t item = kv_dtype_bytes(b->dtype);
+                             uint32_t t1, uint32_t first, uint32_t end) {
+    size_t item = kv_dtype_bytes(b->v_dtype);
     const uint8_t *vt = (const uint8_t *)v + ((size_t)t0 * b->head_dim + b->d0) * item;
     for (uint32_t d = b->d0; d < b->d1; d += 16, vt += 16 * item)
-        for (uint32_t i = first, part; i < b->rh; i += part) {
-            part = MIN(ATTN_PAIRS, b->rh - i);
+        for (uint32_t i = first, part; i < end; i += part) {
+            part = MIN(ATTN_PAIRS, end - i);
             values_fns[part](b, vt, pos0 + t0, pos0 + t1, b->acc + d, i);
         }
 }
@@ -301,6 +364,9 @@ const struct kern_ops kern_ops_avx2 = {
     .rope_norm = avx2_rope_norm,
     .rope_neox = avx2_rope_neox,
     .silu_mul = avx2_silu_mul,
+    .gelu_mul = avx2_gelu_mul,
+    .softcap = avx2_softcap,
+    .scale = avx2_scale,
     .add = avx2_add,
     .impl = &impl_avx2,
 };

@@ -99,6 +99,51 @@ static void avx512_silu_mul(float *y, const float *gate, const float *up, size_t
     }
 }
 
+ALWAYS_INLINE __m512 gelu16(__m512 x) {
+    __m512 in = _mm512_mul_ps(_mm512_mul_ps(_mm512_set1_ps(KERN_GELU_IN), x), x);
+    __m512 t = _mm512_mul_ps(_mm512_set1_ps(KERN_GELU_OUT), _mm512_fmadd_ps(in, x, x));
+    __m512 e = exp16(_mm512_mul_ps(_mm512_set1_ps(-2.0f), t));
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+}
+
+static void avx512_gelu_mul(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 g = gelu16(_mm512_maskz_loadu_ps(m, gate + i));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(g, _mm512_maskz_loadu_ps(m, up + i)));
+    }
+}
+
+/* kern_ref_softcap() in 16 lanes: both branches of tanh, then a choice. */
+ALWAYS_INLINE __m512 softcap16(__m512 v, float c) {
+    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
+    __m512 x = _mm512_div_ps(v, _mm512_set1_ps(c));
+    __m512 a = _mm512_andnot_ps(sign, x), a2 = _mm512_mul_ps(a, a);
+    __m512 p = _mm512_fmadd_ps(a2, _mm512_set1_ps(KERN_TANH_7), _mm512_set1_ps(KERN_TANH_5));
+    p = _mm512_fmadd_ps(a2, p, _mm512_set1_ps(KERN_TANH_3));
+    p = _mm512_fmadd_ps(_mm512_mul_ps(a, a2), p, a);
+    __m512 e = _mm512_add_ps(exp16(_mm512_add_ps(a, a)), one);
+    __m512 big = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), e));
+    __mmask16 small = _mm512_cmp_ps_mask(a, _mm512_set1_ps(KERN_TANH_SMALL), _CMP_LT_OQ);
+    __m512 t = _mm512_or_ps(_mm512_mask_mov_ps(big, small, p), _mm512_and_ps(sign, x));
+    return _mm512_mul_ps(_mm512_set1_ps(c), t);
+}
+
+static void avx512_softcap(float *y, size_t n, float c) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        _mm512_mask_storeu_ps(y + i, m, softcap16(_mm512_maskz_loadu_ps(m, y + i), c));
+    }
+}
+
+static void avx512_scale(float *y, size_t n, float c) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, y + i), _mm512_set1_ps(c));
+        _mm512_mask_storeu_ps(y + i, m, v);
+    }
+}
+
 static void avx512_add(float *y, const float *x, size_t n) {
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 m = tail_mask(n - i);
@@ -162,7 +207,7 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead, const int bytes
             scores_part_##N(b, k, s, f16, false);                                                  \
     }                                                                                              \
     static void scores_##N(const struct attn_block *b, const uint8_t *k, float *s, uint32_t n) {   \
-        if (b->dtype == KV_F16)                                                                    \
+        if (b->k_dtype == KV_F16)                                                                  \
             scores_any_##N(b, k, s, n, true);                                                      \
         else                                                                                       \
             scores_any_##N(b, k, s, n, false);                                                     \
@@ -187,27 +232,37 @@ static void avx512_attn_scores(const struct attn_block *b, const void *k, uint32
     scores_by_pairs[b->rh](b, k, b->s + (size_t)pos0 * b->rh, n);
 }
 
-static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t last) {
+/* The lanes of the tile that starts at pos which lie in [first, last]. */
+ALWAYS_INLINE __mmask16 span16(uint32_t pos, uint32_t first, uint32_t last) {
+    __mmask16 from = pos < first ? (__mmask16)(0xffffu << (first - pos)) : (__mmask16)0xffff;
+    return from & tail_mask(last - pos + 1);
+}
+
+static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t first,
+                                 uint32_t last, float sink) {
     const size_t step = (size_t)b->rh * 16;
-    float *s = b->s + (size_t)i * 16;
-    const uint32_t full = last / 16;
-    const __mmask16 tail = tail_mask(last % 16 + 1);
-    /* The masked maximum keeps lane values of the full tiles; lane 0 of the last one always counts. */
-    __m512 m = _mm512_set1_ps(-INFINITY);
-    for (uint32_t t = 0; t < full; t++)
-        m = _mm512_max_ps(m, _mm512_loadu_ps(s + t * step));
-    m = _mm512_mask_max_ps(m, tail, m, _mm512_loadu_ps(s + full * step));
-    m = _mm512_set1_ps(_mm512_reduce_max_ps(m));
+    const uint32_t start = first / 16 * 16;
+    float *tile = b->s + first / 16 * step + (size_t)i * 16, *s = tile;
+    __m512 m = _mm512_set1_ps(sink);
+    for (uint32_t pos = start; pos <= last; pos += 16, s += step) {
+        __m512 v = _mm512_loadu_ps(s);
+        if (b->softcap > 0.0f) {
+            v = softcap16(v, b->softcap);
+            _mm512_storeu_ps(s, v);
+        }
+        m = _mm512_mask_max_ps(m, span16(pos, first, last), m, v);
+    }
+    const float most = _mm512_reduce_max_ps(m);
+    m = _mm512_set1_ps(most);
     __m512 sum = _mm512_setzero_ps();
-    for (uint32_t t = 0; t < full; t++) {
-        __m512 e = exp16(_mm512_sub_ps(_mm512_loadu_ps(s + t * step), m));
-        _mm512_storeu_ps(s + t * step, e);
+    s = tile;
+    for (uint32_t pos = start; pos <= last; pos += 16, s += step) {
+        __m512 e = exp16(_mm512_sub_ps(_mm512_loadu_ps(s), m));
+        e = _mm512_maskz_mov_ps(span16(pos, first, last), e);
+        _mm512_storeu_ps(s, e);
         sum = _mm512_add_ps(sum, e);
     }
-    __m512 e = exp16(_mm512_sub_ps(_mm512_loadu_ps(s + full * step), m));
-    e = _mm512_maskz_mov_ps(tail, e);
-    _mm512_storeu_ps(s + full * step, e);
-    return 1.0f / tree16(_mm512_add_ps(sum, e));
+    return 1.0f / (tree16(sum) + kern_ref_exp(sink - most));
 }
 
 /* Values: a lane is a d. N pairs x 32 d in registers, one FMA chain over positions. */
@@ -247,7 +302,7 @@ static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_
     }                                                                                              \
     static void values_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,             \
                            uint32_t end) {                                                         \
-        if (b->dtype == KV_F16)                                                                    \
+        if (b->v_dtype == KV_F16)                                                                  \
             values_any_##N(b, v, pos, end, true);                                                  \
         else                                                                                       \
             values_any_##N(b, v, pos, end, false);                                                 \
@@ -267,13 +322,13 @@ static const values_fn values_by_pairs[KERN_ATTN_ROWS + 1] = {
     NULL, values_8, NULL,     NULL,     NULL,     values_12,
 };
 
-/* The triangle at a chunk's end: one position, the pairs from `first` on. */
-static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t pos,
-                        uint32_t first) {
+/* The triangles at a chunk's end and at its window's start: one position, some of the pairs. */
+static void values_of(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t first,
+                      uint32_t end) {
     const float *p = b->s + (size_t)(pos / 16) * b->rh * 16 + pos % 16;
     for (uint32_t d = b->d0; d < b->d1; d += 16) {
-        __m512 vd = load_kv(v, d, b->dtype == KV_F16);
-        for (uint32_t i = first; i < b->rh; i++) {
+        __m512 vd = load_kv(v, d, b->v_dtype == KV_F16);
+        for (uint32_t i = first; i < end; i++) {
             float *acc = b->acc + (size_t)i * b->head_dim + d;
             __m512 sum = _mm512_fmadd_ps(_mm512_set1_ps(p[i * 16]), vd, _mm512_loadu_ps(acc));
             _mm512_storeu_ps(acc, sum);
@@ -282,14 +337,15 @@ static void values_from(const struct attn_block *b, const uint8_t *v, uint32_t p
 }
 
 static void avx512_attn_values(const struct attn_block *b, const void *v, uint32_t pos0,
-                               uint32_t t0, uint32_t t1, uint32_t first) {
-    const uint8_t *vt = (const uint8_t *)v + (size_t)t0 * b->head_dim * kv_dtype_bytes(b->dtype);
-    if (first == 0) {
+                               uint32_t t0, uint32_t t1, uint32_t first, uint32_t end) {
+    const size_t row = b->head_dim * kv_dtype_bytes(b->v_dtype);
+    const uint8_t *vt = (const uint8_t *)v + t0 * row;
+    if (first == 0 && end == b->rh) {
         values_by_pairs[b->rh](b, vt, pos0 + t0, pos0 + t1);
         return;
     }
-    for (uint32_t t = t0; t < t1; t++, vt += b->head_dim * kv_dtype_bytes(b->dtype))
-        values_from(b, vt, pos0 + t, first);
+    for (uint32_t t = t0; t < t1; t++, vt += row)
+        values_of(b, vt, pos0 + t, first, end);
 }
 
 static const struct kern_impl impl_avx512 = {
@@ -310,6 +366,9 @@ const struct kern_ops kern_ops_avx512 = {
     .rope_norm = avx512_rope_norm,
     .rope_neox = avx512_rope_neox,
     .silu_mul = avx512_silu_mul,
+    .gelu_mul = avx512_gelu_mul,
+    .softcap = avx512_softcap,
+    .scale = avx512_scale,
     .add = avx512_add,
     .impl = &impl_avx512,
 };

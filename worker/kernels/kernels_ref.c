@@ -102,6 +102,39 @@ static void ref_silu_mul(float *y, const float *gate, const float *up, size_t n)
         y[i] = (gate[i] / (1.0f + kern_ref_exp(-gate[i]))) * up[i];
 }
 
+float kern_ref_gelu(float x) {
+    float t = KERN_GELU_OUT * fmaf((KERN_GELU_IN * x) * x, x, x);
+    return x / (1.0f + kern_ref_exp(-2.0f * t));
+}
+
+static float ref_tanh(float x) {
+    float a = fabsf(x), a2 = a * a;
+    if (a < KERN_TANH_SMALL) {
+        float p = fmaf(a2, fmaf(a2, KERN_TANH_7, KERN_TANH_5), KERN_TANH_3);
+        return copysignf(fmaf(a * a2, p, a), x);
+    }
+    return copysignf(1.0f - 2.0f / (kern_ref_exp(2.0f * a) + 1.0f), x);
+}
+
+float kern_ref_softcap(float x, float c) {
+    return c * ref_tanh(x / c);
+}
+
+static void ref_gelu_mul(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = kern_ref_gelu(gate[i]) * up[i];
+}
+
+static void ref_softcap(float *y, size_t n, float c) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = kern_ref_softcap(y[i], c);
+}
+
+static void ref_scale(float *y, size_t n, float c) {
+    for (size_t i = 0; i < n; i++)
+        y[i] *= c;
+}
+
 static void ref_add(float *y, const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         y[i] += x[i];
@@ -262,7 +295,7 @@ static void ref_attn_scores(const struct attn_block *b, const void *k, uint32_t 
     for (uint32_t t = 0; t < n; t++) {
         float acc[KERN_ATTN_ROWS] = {0};
         for (uint32_t d = 0; d < b->head_dim; d++) {
-            float kf = kv_at(k, b->dtype, (size_t)d * b->block_tokens + t);
+            float kf = kv_at(k, b->k_dtype, (size_t)d * b->block_tokens + t);
             for (uint32_t i = 0; i < b->rh; i++)
                 acc[i] = fmaf(b->qt[d * b->rh + i], kf, acc[i]);
         }
@@ -271,27 +304,30 @@ static void ref_attn_scores(const struct attn_block *b, const void *k, uint32_t 
     }
 }
 
-static float ref_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t last) {
-    float m = *score_at(b, i, 0);
-    for (uint32_t p = 1; p <= last; p++)
-        m = MAX(m, *score_at(b, i, p));
+static float ref_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t first, uint32_t last,
+                              float sink) {
+    float m = sink;
+    for (uint32_t p = first; p <= last; p++) {
+        float *s = score_at(b, i, p);
+        if (b->softcap > 0.0f)
+            *s = kern_ref_softcap(*s, b->softcap);
+        m = MAX(m, *s);
+    }
     float lane[KERN_LANES] = {0};
-    for (uint32_t p = 0; p <= last; p++) {
+    for (uint32_t p = first; p <= last; p++) {
         float *s = score_at(b, i, p);
         *s = kern_ref_exp(*s - m);
         lane[p % KERN_LANES] += *s;
     }
-    for (uint32_t p = last + 1; p % KERN_LANES != 0; p++)
-        *score_at(b, i, p) = 0.0f;
-    return 1.0f / tree16(lane);
+    return 1.0f / (tree16(lane) + kern_ref_exp(sink - m));
 }
 
 static void ref_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                            uint32_t t1, uint32_t first) {
+                            uint32_t t1, uint32_t first, uint32_t end) {
     for (uint32_t t = t0; t < t1; t++)
         for (uint32_t d = b->d0; d < b->d1; d++) {
-            float vf = kv_at(v, b->dtype, (size_t)t * b->head_dim + d);
-            for (uint32_t i = first; i < b->rh; i++) {
+            float vf = kv_at(v, b->v_dtype, (size_t)t * b->head_dim + d);
+            for (uint32_t i = first; i < end; i++) {
                 float *acc = &b->acc[(size_t)i * b->head_dim + d];
                 *acc = fmaf(*score_at(b, i, pos0 + t), vf, *acc);
             }
@@ -316,6 +352,9 @@ const struct kern_ops kern_ops_ref = {
     .rope_norm = ref_rope_norm,
     .rope_neox = ref_rope_neox,
     .silu_mul = ref_silu_mul,
+    .gelu_mul = ref_gelu_mul,
+    .softcap = ref_softcap,
+    .scale = ref_scale,
     .add = ref_add,
     .impl = &impl_ref,
 };

@@ -29,8 +29,7 @@ size_t kv_scale_bytes(enum kv_dtype t, uint32_t n_kv_head, uint32_t d_head, uint
     return dtypes[t].scaled ? (size_t)n_kv_head * (d_head / KV_QBLOCK) * block_tok * 2 : 0;
 }
 
-/* Offsets from the range's start; returns its size. */
-static size_t lay_range(const struct kv_layout_cfg *c, struct kv_place *p) {
+size_t kv_range_place(const struct kv_layout_cfg *c, struct kv_place *p) {
     p->k = 0;
     p->k_scale = kv_run_bytes(c->k_dtype, c->n_kv_head, c->d_head, c->block_tok);
     p->v = p->k_scale + kv_scale_bytes(c->k_dtype, c->n_kv_head, c->d_head, c->block_tok);
@@ -50,7 +49,7 @@ static int check_cfg(const struct kv_layout_cfg *c, struct errbuf *eb) {
             "quantised KV with heads of %u and blocks of %u tokens: multiples of %u and 16 "
             "are needed",
             c->d_head, c->block_tok, KV_QBLOCK);
-    size_t bytes = lay_range(c, &p);
+    size_t bytes = kv_range_place(c, &p);
     if (bytes % KV_RANGE_ALIGN != 0 || bytes > UINT32_MAX)
         return err_set(eb, ERR_UNSUPPORTED,
                        "a layer of a KV block has %zu bytes, no multiple of %u", bytes,
@@ -76,7 +75,7 @@ int kv_layout_init(struct kv_layout *ret, const struct kv_layout_cfg *cfg, struc
             struct kv_place *p = &l.layer[i];
             if ((cfg->window && cfg->window[i] != 0) != windows)
                 continue;
-            size_t bytes = lay_range(cfg, p);
+            size_t bytes = kv_range_place(cfg, p);
             p->range = range;
             p->k += l.page_bytes;
             p->k_scale += l.page_bytes;

@@ -53,6 +53,10 @@ struct kv_layout {
     size_t page_bytes;
 };
 
+/* The offsets of one layer from its range's start; returns the range's bytes. Reads the sizes and dtypes of
+ * cfg alone; does not check them. */
+size_t kv_range_place(const struct kv_layout_cfg *cfg, struct kv_place *ret);
+
 /* ERR_UNSUPPORTED: a range is no multiple of KV_RANGE_ALIGN, or a quantised dtype's head size is no
  * multiple of 32 or B none of 16. ERR_TOOBIG: more layers than a page may have. */
 int kv_layout_init(struct kv_layout *ret, const struct kv_layout_cfg *cfg, struct errbuf *eb);

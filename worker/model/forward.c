@@ -127,7 +127,8 @@ int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, 
         .n_kv_head = hp->n_head_kv,
         .head_dim = hp->d_head,
         .block_tokens = cfg->block_tok,
-        .dtype = cfg->kv_dtype,
+        .k_dtype = cfg->kv_dtype,
+        .v_dtype = cfg->kv_dtype,
         .scale = hp->attn_scale,
     };
     int rv = model_kv_layout(&f->layout, m, cfg->block_tok, cfg->kv_dtype, eb);
@@ -419,7 +420,9 @@ static void layers(struct fwd *f) {
     for (uint32_t i = 0; i < n_layer && f->n_rows; i++) {
         const struct model_layer *l = &f->m->layers[i];
         f->shape.k_off = f->layout.layer[i].k;
+        f->shape.k_scale_off = f->layout.layer[i].k_scale;
         f->shape.v_off = f->layout.layer[i].v;
+        f->shape.v_scale_off = f->layout.layer[i].v_scale;
         residual_norm(f, l->attn_norm, i > 0);
         attention_block(f, l, i == n_layer - 1);
         residual_norm(f, l->ffn_norm, true);

@@ -3,6 +3,7 @@
 #include "worker/kernels/kern_impl.h"
 
 #define MAX_POS 160
+#define MAX_PAGES 600
 #define MAX_DIM 80
 
 /* One sequence with its K and V in pages of random garbage, and its queries. */
@@ -15,11 +16,20 @@ struct world {
     struct attn_scratch *scratch;
 };
 
+/* Runs from `at` on; returns their end. */
+static size_t place(struct attn_shape *s, size_t at) {
+    const struct kv_layout_cfg c = {1,          s->n_kv_head, s->head_dim, s->block_tokens,
+                                    s->k_dtype, s->v_dtype,   NULL};
+    struct kv_place p;
+    size_t bytes = kv_range_place(&c, &p);
+    s->k_off = at + p.k, s->k_scale_off = at + p.k_scale;
+    s->v_off = at + p.v, s->v_scale_off = at + p.v_scale;
+    return at + bytes;
+}
+
 static void world_open(struct world *w, struct rng *r, struct attn_shape shape, uint32_t n_pos) {
     w->shape = shape;
-    w->shape.k_off = 64; /* as if another layer were before */
-    w->shape.v_off = w->shape.k_off + attn_kv_bytes(&shape);
-    w->page_bytes = (w->shape.v_off + attn_kv_bytes(&shape) + 63) & ~(size_t)63;
+    w->page_bytes = (place(&w->shape, 64) + 63) & ~(size_t)63; /* as if another layer were before */
     w->n_pos = n_pos;
     w->n_pages = (n_pos + shape.block_tokens - 1) / shape.block_tokens;
     w->mem = aligned_alloc(64, w->n_pages * w->page_bytes);
@@ -57,8 +67,14 @@ static void world_chunk(struct world *w, const struct kern_ops *ops, struct kern
     size_t nkv = (size_t)w->shape.n_kv_head * w->shape.head_dim;
     struct attn_kv_rows rows = {w->k + pos0 * nkv, w->v + pos0 * nkv, nkv, nkv, w->pages, n, pos0};
     attn_store_kv(ops, &w->shape, &rows);
-    struct attn_seq seq = {
-        w->q + pos0 * nq, w->out + pos0 * nq, nq, nq, (const uint8_t *const *)w->pages, n, pos0};
+    /* A page before the window may be gone. */
+    const uint8_t *seen[MAX_PAGES];
+    assert_true(w->n_pages <= MAX_PAGES);
+    for (uint32_t i = 0; i < w->n_pages; i++)
+        seen[i] = w->shape.window && (i + 1) * w->shape.block_tokens + w->shape.window <= pos0 + 1
+                      ? NULL
+                      : w->pages[i];
+    struct attn_seq seq = {w->q + pos0 * nq, w->out + pos0 * nq, nq, nq, seen, n, pos0};
     attn_paged(ops, team, w->scratch, &w->shape, &seq, 1);
 }
 
@@ -69,8 +85,8 @@ static void world_run(struct world *w, const struct kern_ops *ops, struct kern_t
         world_chunk(w, ops, team, pos, MIN(chunk, w->n_pos - pos));
 }
 
-static float stored(const struct attn_shape *s, float f) {
-    return s->dtype == KV_F16 ? quant_f16_to_f32(quant_f32_to_f16(f)) : f;
+static float stored(enum kv_dtype t, float f) {
+    return t == KV_F16 ? quant_f16_to_f32(quant_f32_to_f16(f)) : f;
 }
 
 /* Plain attention in double from the rounded K and V. */
@@ -81,20 +97,24 @@ static void check_against_double(const struct world *w, const char *what) {
     for (uint32_t row = 0; row < w->n_pos; row++)
         for (uint32_t h = 0; h < s->n_head; h++) {
             size_t kv = h / (s->n_head / s->n_kv_head) * s->head_dim;
-            double m = -INFINITY, z = 0;
-            for (uint32_t j = 0; j <= row; j++) {
+            const uint32_t from = s->window && row >= s->window ? row + 1 - s->window : 0;
+            double m = s->sinks ? (double)s->sinks[h] : -INFINITY, z;
+            for (uint32_t j = from; j <= row; j++) {
                 p[j] = 0;
                 for (uint32_t d = 0; d < s->head_dim; d++)
                     p[j] += (double)w->q[row * nq + h * s->head_dim + d] * (double)s->scale *
-                            (double)stored(s, w->k[j * nkv + kv + d]);
+                            (double)stored(s->k_dtype, w->k[j * nkv + kv + d]);
+                if (s->softcap > 0)
+                    p[j] = (double)s->softcap * tanh(p[j] / (double)s->softcap);
                 m = MAX(m, p[j]);
             }
             memset(o, 0, sizeof o);
-            for (uint32_t j = 0; j <= row; j++) {
+            z = s->sinks ? exp((double)s->sinks[h] - m) : 0;
+            for (uint32_t j = from; j <= row; j++) {
                 p[j] = exp(p[j] - m);
                 z += p[j];
                 for (uint32_t d = 0; d < s->head_dim; d++)
-                    o[d] += p[j] * (double)stored(s, w->v[j * nkv + kv + d]);
+                    o[d] += p[j] * (double)stored(s->v_dtype, w->v[j * nkv + kv + d]);
             }
             for (uint32_t d = 0; d < s->head_dim; d++) {
                 double err = fabs((double)w->out[row * nq + h * s->head_dim + d] - o[d] / z);
@@ -104,55 +124,33 @@ static void check_against_double(const struct world *w, const char *what) {
         }
 }
 
+/* heads, KV heads, head size, B, dtypes, scale, then offsets that place() fills. */
+#define SHAPE(h, kv, d, b, k, v, c, ...)                                                           \
+    {                                                                                              \
+        .n_head = h, .n_kv_head = kv, .head_dim = d, .block_tokens = b, .k_dtype = k,              \
+        .v_dtype = v, .scale = c, __VA_ARGS__                                                      \
+    }
+
+static const float some_sinks[9] = {-1.5f, 2.0f, 0.25f, 5.0f, -80.0f, 0.0f, 1.0f, -0.5f, 3.0f};
+
 static const struct attn_shape shapes[] = {
-    {.n_head = 9,
-     .n_kv_head = 3,
-     .head_dim = 64,
-     .block_tokens = 32,
-     .dtype = KV_F16,
-     .scale = 0.125f},
-    {.n_head = 9,
-     .n_kv_head = 3,
-     .head_dim = 64,
-     .block_tokens = 16,
-     .dtype = KV_F32,
-     .scale = 0.125f},
-    {.n_head = 2,
-     .n_kv_head = 2,
-     .head_dim = 48,
-     .block_tokens = 48,
-     .dtype = KV_F16,
-     .scale = 0.15f},
-    {.n_head = 14,
-     .n_kv_head = 2,
-     .head_dim = 16,
-     .block_tokens = 64,
-     .dtype = KV_F16,
-     .scale = 0.25f},
-    {.n_head = 4,
-     .n_kv_head = 1,
-     .head_dim = 80,
-     .block_tokens = 32,
-     .dtype = KV_F32,
-     .scale = 0.11f},
-    {.n_head = 4,
-     .n_kv_head = 2,
-     .head_dim = 32,
-     .block_tokens = 4,
-     .dtype = KV_F16,
-     .scale = 0.2f},
-    {.n_head = 3,
-     .n_kv_head = 3,
-     .head_dim = 20,
-     .block_tokens = 7,
-     .dtype = KV_F32,
-     .scale = 0.2f},
-    {.n_head = 2,
-     .n_kv_head = 1,
-     .head_dim = 64,
-     .block_tokens = 1,
-     .dtype = KV_F16,
-     .scale = 0.125f},
+    SHAPE(9, 3, 64, 32, KV_F16, KV_F16, 0.125f, ),
+    SHAPE(9, 3, 64, 16, KV_F32, KV_F32, 0.125f, ),
+    SHAPE(2, 2, 48, 48, KV_F16, KV_F32, 0.15f, ),
+    SHAPE(14, 2, 16, 64, KV_F16, KV_F16, 0.25f, ),
+    SHAPE(4, 1, 80, 32, KV_F32, KV_F16, 0.11f, ),
+    SHAPE(4, 2, 32, 4, KV_F16, KV_F16, 0.2f, ),
+    SHAPE(3, 3, 20, 7, KV_F32, KV_F32, 0.2f, ),
+    SHAPE(2, 1, 64, 1, KV_F16, KV_F16, 0.125f, ),
+    /* Windows of one position, of a piece of a page, of several pages, and wider than any chunk; caps
+     * that bend and caps that clip; sinks. */
+    SHAPE(9, 3, 64, 32, KV_F16, KV_F16, 0.125f, .window = 1),
+    SHAPE(3, 3, 32, 16, KV_F32, KV_F32, 0.2f, .window = 5),
+    SHAPE(9, 3, 64, 32, KV_F16, KV_F16, 0.125f, .window = 32, .softcap = 2.0f),
+    SHAPE(4, 1, 80, 16, KV_F32, KV_F16, 0.11f, .window = 50, .softcap = 0.5f, .sinks = some_sinks),
+    SHAPE(9, 3, 64, 32, KV_F16, KV_F16, 0.125f, .window = 100, .sinks = some_sinks),
+    SHAPE(9, 3, 64, 32, KV_F16, KV_F16, 0.5f, .softcap = 30.0f, .sinks = some_sinks),
+    SHAPE(3, 3, 20, 7, KV_F32, KV_F32, 0.2f, .window = 10, .softcap = 50.0f, .sinks = some_sinks),
 };
 
 /* Every shape, cut in chunks of many sizes, on every table, alone and with a team: one result, which is
@@ -167,7 +165,7 @@ static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state
     assert_int_equal(kern_team_new(&team, 3, NULL), 0);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct world w;
-        uint32_t n_pos = 97 + (uint32_t)i * 9;
+        uint32_t n_pos = 97 + (uint32_t)i % 8 * 9;
         world_open(&w, &r, shapes[i], n_pos);
         size_t n = (size_t)n_pos * shapes[i].n_head * shapes[i].head_dim;
         float *want = malloc(n * sizeof *want);
@@ -234,7 +232,7 @@ static void test_peaked_scores_give_the_winner(void **state) {
         for (size_t h = 0; h < 9; h++)
             for (size_t d = 0; d < 64; d++)
                 assert_true(w.out[(69 * 9 + h) * 64 + d] ==
-                            stored(&w.shape, w.v[(33 * 3 + h / 3) * 64 + d]));
+                            stored(w.shape.v_dtype, w.v[(33 * 3 + h / 3) * 64 + d]));
     }
     world_close(&w);
 }
@@ -246,7 +244,7 @@ static void test_probability_ends_at_minus_60(void **state) {
     size_t n_tables = kern_tables(t);
     struct rng r = {14};
     struct world w;
-    struct attn_shape s = {1, 1, 16, 16, KV_F32, 1.0f, 0, 0};
+    struct attn_shape s = SHAPE(1, 1, 16, 16, KV_F32, KV_F32, 1.0f, );
     world_open(&w, &r, s, 20);
     for (size_t k = 0; k < n_tables; k++)
         for (int inside = 0; inside < 2; inside++) {
@@ -269,7 +267,7 @@ static void test_order_of_sums_is_the_contract(void **state) {
     size_t n_tables = kern_tables(t);
     struct rng r = {10};
     struct world w;
-    struct attn_shape s = {1, 1, 16, 16, KV_F32, 0.25f, 0, 0};
+    struct attn_shape s = SHAPE(1, 1, 16, 16, KV_F32, KV_F32, 0.25f, );
     enum { N = 50, D = 16 };
     world_open(&w, &r, s, N);
     float p[N], lane[16] = {0}, o[D] = {0}, m = -INFINITY;

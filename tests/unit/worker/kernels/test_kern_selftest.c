@@ -12,8 +12,11 @@ static void test_every_table_computes_the_golden_digest(void **state) {
     size_t n_tables = kern_tables(t);
     for (size_t k = 0; k < n_tables; k++) {
         uint8_t digest[DIGEST_BYTES];
+        char got[2 * DIGEST_BYTES + 1], want[2 * DIGEST_BYTES + 1];
         assert_int_equal(kern_selftest_run(t[k], digest), 0);
-        assert_memory_equal(digest, kern_selftest_golden(), DIGEST_BYTES);
+        digest_hex(digest, DIGEST_BYTES, got);
+        digest_hex(kern_selftest_golden(), DIGEST_BYTES, want);
+        assert_string_equal(got, want);
     }
 }
 
@@ -41,8 +44,8 @@ static void test_other_order_of_summation_is_noticed(void **state) {
 /* --- one instantiation alone computes something else --- */
 
 static const struct kern_impl *real;
-static uint32_t wrong_rows, wrong_pairs, wrong_first; /* 0: none */
-static bool wrong_split;
+static uint32_t wrong_rows, wrong_pairs, wrong_first, wrong_end; /* 0: none */
+static bool wrong_split, wrong_cap, wrong_sink, wrong_window;
 
 static void spoil(float *x) {
     uint32_t u;
@@ -64,11 +67,20 @@ static void float_but(const struct mat_args *a, uint32_t begin, uint32_t end) {
 }
 
 static void values_but(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                       uint32_t t1, uint32_t first) {
-    real->attn_values(b, v, pos0, t0, t1, first);
+                       uint32_t t1, uint32_t first, uint32_t end) {
+    real->attn_values(b, v, pos0, t0, t1, first, end);
     if (b->rh == wrong_pairs || (first && first == wrong_first) ||
-        (wrong_split && b->d1 - b->d0 < b->head_dim))
-        spoil(b->acc + (size_t)(b->rh - 1) * b->head_dim + b->d0);
+        (first == 0 && end == wrong_end) || (wrong_split && b->d1 - b->d0 < b->head_dim))
+        spoil(b->acc + (size_t)(end - 1) * b->head_dim + b->d0);
+}
+
+static float softmax_but(const struct attn_block *b, uint32_t i, uint32_t first, uint32_t last,
+                         float sink) {
+    float rz = real->attn_softmax(b, i, first, last, sink);
+    if ((wrong_cap && b->softcap > 0.0f) || (wrong_sink && sink > -INFINITY) ||
+        (wrong_window && first % 16 != 0))
+        spoil(&rz);
+    return rz;
 }
 
 static bool is_noticed(const struct kern_impl *impl) {
@@ -104,9 +116,21 @@ static void test_each_instantiation_is_in_the_digest(void **state) {
     for (wrong_first = 1; wrong_first < KERN_ATTN_ROWS; wrong_first++)
         assert_true(is_noticed(&values));
     wrong_first = 0;
+    for (wrong_end = 1; wrong_end < KERN_ATTN_ROWS; wrong_end++) /* a window's start */
+        assert_true(is_noticed(&values));
+    wrong_end = 0;
     wrong_split = true;
     assert_true(is_noticed(&values));
     wrong_split = false;
+    struct kern_impl softmax = *real;
+    softmax.attn_softmax = softmax_but;
+    bool *const softmax_kinds[] = {&wrong_cap, &wrong_sink, &wrong_window};
+    for (size_t i = 0; i < ARRAY_LEN(softmax_kinds); i++) {
+        *softmax_kinds[i] = true;
+        assert_true(is_noticed(&softmax));
+        *softmax_kinds[i] = false;
+    }
+    assert_false(is_noticed(&softmax));
     assert_false(is_noticed(&values));
 }
 

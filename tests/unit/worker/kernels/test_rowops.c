@@ -6,7 +6,7 @@
 
 static float in1[N_MAX], in2[N_MAX], want[N_MAX], got[N_MAX];
 
-/* rms_norm, silu_mul, add for every length up to 200 and every kind of input. */
+/* Every row operation for every length up to 200 and every kind of input. */
 static void test_rows_of_every_length_give_the_bits_of_the_reference(void **state) {
     (void)state;
     const struct kern_ops *t[2];
@@ -24,6 +24,16 @@ static void test_rows_of_every_length_give_the_bits_of_the_reference(void **stat
                 t[0]->silu_mul(want, in1, in2, n);
                 t[i]->silu_mul(got, in1, in2, n);
                 assert_same_bits(got, want, n, "silu_mul");
+                t[0]->gelu_mul(want, in1, in2, n);
+                t[i]->gelu_mul(got, in1, in2, n);
+                assert_same_bits(got, want, n, "gelu_mul");
+                for (int op = 0; op < 2; op++) { /* in place, nothing behind n */
+                    memcpy(want, in1, sizeof want);
+                    memcpy(got, in1, sizeof got);
+                    (op ? t[0]->softcap : t[0]->scale)(want, n, 3.3f);
+                    (op ? t[i]->softcap : t[i]->scale)(got, n, 3.3f);
+                    assert_same_bits(got, want, N_MAX, op ? "softcap" : "scale");
+                }
                 memcpy(want, in2, sizeof want);
                 memcpy(got, in2, sizeof got);
                 t[0]->add(want, in1, n);
@@ -97,8 +107,16 @@ static void test_exp_is_near_and_ends_where_the_contract_says(void **state) {
     }
 }
 
-/* silu over all exponents and both signs, 16 lanes at a time: exp's whole domain. */
-static void test_silu_over_the_whole_range_of_floats(void **state) {
+static double silu(double x) {
+    return x / (1 + exp(-x));
+}
+
+static double gelu_tanh(double x) {
+    return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+/* Both over all exponents and both signs, 16 lanes at a time: exp's whole domain. */
+static void test_activations_over_the_whole_range_of_floats(void **state) {
     (void)state;
     const struct kern_ops *t[2];
     size_t n_tables = kern_tables(t);
@@ -110,17 +128,61 @@ static void test_silu_over_the_whole_range_of_floats(void **state) {
             memcpy(&in1[i], &u, 4);
             in2[i] = 1.0f;
         }
-        t[0]->silu_mul(want, in1, in2, 16);
-        for (size_t k = 1; k < n_tables; k++) {
-            t[k]->silu_mul(got, in1, in2, 16);
-            assert_same_bits(got, want, 16, "silu");
-        }
-        for (size_t i = 0; i < 16; i++) {
-            double g = (double)in1[i], y = g / (1 + exp(-g));
-            if (isfinite(g) && fabs(g) < 50)
-                assert_true(fabs((double)want[i] - y) <= 1e-6 * fabs(y) + 1e-37);
+        for (int gelu = 0; gelu < 2; gelu++) {
+            (gelu ? t[0]->gelu_mul : t[0]->silu_mul)(want, in1, in2, 16);
+            for (size_t k = 1; k < n_tables; k++) {
+                (gelu ? t[k]->gelu_mul : t[k]->silu_mul)(got, in1, in2, 16);
+                assert_same_bits(got, want, 16, gelu ? "gelu" : "silu");
+            }
+            for (size_t i = 0; i < 16; i++) {
+                double g = (double)in1[i], y = gelu ? gelu_tanh(g) : silu(g);
+                if (isfinite(g) &&
+                    fabs(g) < (gelu ? 4 : 50)) /* beyond, gelu's left side is exp's rounding */
+                    assert_true(fabs((double)want[i] - y) <=
+                                (gelu ? 1e-5 : 1e-6) * fabs(y) + 1e-37);
+            }
         }
     }
+}
+
+/* tanh changes its formula at 1/16; its ends are exact, and a NaN stays one. */
+static void test_softcap_over_the_whole_range_of_floats(void **state) {
+    (void)state;
+    const struct kern_ops *t[2];
+    size_t n_tables = kern_tables(t);
+    for (uint32_t bits = 0; bits < 0xff800000u; bits += 0x0003ffc1u) {
+        if (bits > 0x7f800000u && bits < 0x80000000u)
+            continue;
+        for (size_t i = 0; i < 16; i++) {
+            uint32_t u = bits + (uint32_t)i * 977;
+            memcpy(&in1[i], &u, 4);
+        }
+        for (float c = 1.0f; c < 100.0f; c += 29.0f) {
+            memcpy(want, in1, sizeof want);
+            t[0]->softcap(want, 16, c);
+            for (size_t k = 1; k < n_tables; k++) {
+                memcpy(got, in1, sizeof got);
+                t[k]->softcap(got, 16, c);
+                assert_same_bits(got, want, 16, "softcap");
+            }
+            for (size_t i = 0; i < 16; i++) {
+                double y = (double)c * tanh((double)in1[i] / (double)c);
+                if (isnan(y))
+                    assert_true(isnan(want[i]));
+                else
+                    assert_true(fabs((double)want[i] - y) <= 4e-6 * fabs(y) + 1e-37);
+            }
+        }
+    }
+    assert_true(kern_ref_softcap(INFINITY, 30.0f) == 30.0f &&
+                kern_ref_softcap(-1e30f, 30.0f) == -30.0f);
+    assert_true(signbit(kern_ref_softcap(-0.0f, 30.0f)));
+    /* The formula's own bits on both sides of the joint. */
+    float x = 0x1.fffffep-5f, x2 = x * x;
+    assert_true(kern_ref_softcap(x, 1.0f) ==
+                fmaf(x * x2, fmaf(x2, fmaf(x2, -17.0f / 315.0f, 2.0f / 15.0f), -1.0f / 3.0f), x));
+    assert_true(kern_ref_softcap(-0x1p-4f, 1.0f) ==
+                -(1.0f - 2.0f / (kern_ref_exp(0x1p-3f) + 1.0f)));
 }
 
 static void test_rope_kernels_give_the_bits_of_the_reference(void **state) {
@@ -218,7 +280,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_rms_norm_is_near_the_double_formula),
         cmocka_unit_test(test_rms_norm_sums_by_index_mod_16_and_then_the_tree),
         cmocka_unit_test(test_exp_is_near_and_ends_where_the_contract_says),
-        cmocka_unit_test(test_silu_over_the_whole_range_of_floats),
+        cmocka_unit_test(test_activations_over_the_whole_range_of_floats),
+        cmocka_unit_test(test_softcap_over_the_whole_range_of_floats),
         cmocka_unit_test(test_rope_kernels_give_the_bits_of_the_reference),
         cmocka_unit_test(test_rope_angles_are_those_of_the_formula),
         cmocka_unit_test(test_rope_rotates_the_pairs_of_its_variant),
