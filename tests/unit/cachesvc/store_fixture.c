@@ -81,11 +81,15 @@ void store_fx_unhang(struct store_fx *f) {
 /* The clock stands still here: a store that finds new work for ever is broken. */
 #define PUMP_OPS 100000
 
+static void run_all(struct fx_exec *x, int *n) {
+    while (run_one(x))
+        assert_true(++*n < PUMP_OPS);
+}
+
 void store_fx_pump(struct store_fx *f) {
     int n = 0;
     do {
-        while (run_one(&f->x))
-            assert_true(++n < PUMP_OPS);
+        run_all(&f->x, &n);
         block_store_tick(f->s);
     } while (!list_empty(&f->x.queue));
 }
@@ -215,11 +219,10 @@ void store_fx_stop(struct store_fx *f, bool crash) {
         store_fx_drain(f);
     f->x.is_dead |= crash;
     store_fx_unhang(f);
-    int rv = 1;
+    int rv = 1, n = 0;
     block_store_close(f->s, on_done, &rv);
     for (int i = 0; rv == 1 && i < 1000; i++) {
-        while (run_one(&f->x)) {
-        }
+        run_all(&f->x, &n);
         block_store_tick(f->s);
     }
     assert_int_equal(rv, 0);

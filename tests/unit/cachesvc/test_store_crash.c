@@ -10,8 +10,20 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/checksum.h"
+
+/* Instead of libc's: the disk is a model here, and thousands of syncs of a real one cost minutes where no
+ * file system is memory. */
+int fdatasync(int fd) {
+    (void)fd;
+    return 0;
+}
+int fsync(int fd) {
+    (void)fd;
+    return 0;
+}
 
 #define N_NS 3u
 #define CHAINS 5u
