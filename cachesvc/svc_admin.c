@@ -221,20 +221,6 @@ void svc_admin_end_session(struct session *ss) {
     }
 }
 
-/* Ids without their namespace: that of the first one here. */
-static int find_namespace(const struct cachesvc *s, const struct msg_evict_req *m,
-                          struct store_filter *f) {
-    struct store_block_info info;
-    for (uint32_t ns = 0; ns < block_store_ns_count(s->store); ns++) {
-        if (block_store_inspect(s->store, ns, &m->ids[0], &info) < 0)
-            continue;
-        f->by_ns = true;
-        memcpy(f->digest, info.ns_digest, sizeof(f->digest));
-        return 0;
-    }
-    return ERR_NOTFOUND;
-}
-
 int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     struct cachesvc *s = arg;
     struct msg_evict_req m;
@@ -247,13 +233,9 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
     bool by_time = m.from_ms || m.to_ms;
     if (!m.n_ids && !m.digest.n && !by_time && !m.writer.n && !m.group)
         return err_set(eb, ERR_INVALID, "Evict: nothing says which blocks (Flush removes all)");
+    if (m.n_ids && !m.digest.n)
+        return err_set(eb, ERR_INVALID, "Evict: ids without 'digest', the namespace they are in");
     rv = svc_filter_ns(call, &m.digest, &f, eb);
-    if (rv < 0)
-        return rv;
-    if (m.n_ids && !f.by_ns && find_namespace(s, &m, &f) < 0) {
-        struct msg_evict_res none = {0};
-        return SVC_REPLY(call, evict_res, &none);
-    }
     if (rv < 0)
         return rv;
     f.ids = m.n_ids ? m.ids : NULL;

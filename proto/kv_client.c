@@ -157,6 +157,7 @@ void kv_client_node_info(const struct kv_client *c, uint32_t node, struct kv_nod
     *ret = (struct kv_node_info){.addr = n->addr_text,
                                  .state = n->state,
                                  .node_id = n->hello.node_id,
+                                 .max_ids = n->hello.max_ids,
                                  .epoch = n->hello.epoch,
                                  .features = n->hello.features,
                                  .last_err = n->last_err};

@@ -65,7 +65,8 @@ uint32_t kv_client_nodes_up(const struct kv_client *c);
 struct kv_node_info {
     const char *addr; /* borrowed from the client */
     enum kv_node_state state;
-    uint32_t node_id; /* these three from Hello, when UP */
+    uint32_t node_id; /* these four from Hello, when UP */
+    uint32_t max_ids;
     uint64_t epoch;
     uint64_t features;
     int last_err;        /* why it is not UP; 0: never tried or UP */

@@ -176,7 +176,10 @@ static void evict_some(struct stress *s) {
     struct kv_call *k;
     struct block_id ids[CHAIN];
     node_chain(rnd(s, N_TAGS), ids, CHAIN);
-    struct msg_evict_req m = {.n_ids = 1, .ids = &ids[rnd(s, CHAIN)], .descendants = rnd(s, 2)};
+    struct msg_evict_req m = {.n_ids = 1,
+                              .ids = &ids[rnd(s, CHAIN)],
+                              .digest = {s->f.ns_digest, DIGEST_BYTES},
+                              .descendants = rnd(s, 2)};
     struct msg_flush_req all = {0};
     struct kv_client *c = s->clients[rnd(s, N_CLIENTS)];
     int rv = rnd(s, 200) ? kv_client_evict(c, 0, &m, 3000, on_evicted, &s->n_open, &k)

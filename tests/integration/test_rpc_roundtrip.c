@@ -169,6 +169,13 @@ static void test_evict_and_flush(void **state) {
     struct msg_evict_req m = {.ids = &ids[4], .n_ids = 1, .descendants = true, .dry_run = false};
     assert_int_equal(kv_client_evict(f->client, 0, &m, 5000, on_evict, &c, &k), 0);
     assert_true(test_loop_until(&f->tl, &c.done));
+    assert_int_equal(c.rv, ERR_INVALID); /* the node guesses no namespace */
+    assert_non_null(strstr(c.text, "'digest'"));
+    assert_int_equal(node_lookup(f, 5, 8, 0), 8);
+    c = (struct admin_call){0};
+    m.digest = (struct msg_bytes){f->ns_digest, DIGEST_BYTES};
+    assert_int_equal(kv_client_evict(f->client, 0, &m, 5000, on_evict, &c, &k), 0);
+    assert_true(test_loop_until(&f->tl, &c.done));
     assert_int_equal(c.rv, 0);
     assert_int_equal(c.res.blocks, 4);
     assert_int_equal(c.res.bytes, 4 * NODE_PAYLOAD);

@@ -354,6 +354,7 @@ def sentences_of_operators(path, tokens):
     lease = s.lookup(0, 3, 2)[3]
     assert any(decode(m)[6] == 1 for m in [s.ask("list", num(1, 3))[3]]), "a session's leases"
     assert s.ask("evict", b"") == ("error", 1), "nothing says which"
+    assert s.ask("evict", data(1, block_id(1))) == ("error", 1), "ids without their namespace"
     m = s.ask("evict", data(1, block_id(1)) + num(2, 1) + data(3, s.digest) + num(7, 1))
     assert m[1] == 2 and s.lookup(0, 3)[2] == 3, "a dry run"
     put_ms = decode(s.ask("inspect", data(1, block_id(0)) + data(2, s.digest))[1])[14]

@@ -498,6 +498,12 @@ static struct msg_block_info info_of(const struct fake_node *n, const struct fak
                                    .checksum = b->checksum};
 }
 
+/* digest: empty for any */
+static bool is_in(const struct fake_node *n, const struct fake_block *b,
+                  const struct msg_bytes *digest) {
+    return digest->n == 0 || memcmp(digest->p, n->ns[b->ns - 1].digest, 32) == 0;
+}
+
 /* Pages of at most 3, so that readers must follow the cursor. */
 static int list_blocks(struct fake_node *n, struct rpc_call *c, const struct msg_list_req *m) {
     uint32_t at = 0, limit = m->limit ? MIN(m->limit, 3u) : 3u, k = 0;
@@ -505,8 +511,7 @@ static int list_blocks(struct fake_node *n, struct rpc_call *c, const struct msg
         memcpy(&at, m->cursor.p, sizeof(at));
     struct msg_block_info info[3];
     for (; at < n->n_blocks && k < limit; at++)
-        if (n->blocks[at].is_visible &&
-            (!m->digest.n || memcmp(m->digest.p, n->ns[n->blocks[at].ns - 1].digest, 32) == 0))
+        if (n->blocks[at].is_visible && is_in(n, &n->blocks[at], &m->digest))
             info[k++] = info_of(n, &n->blocks[at]);
     struct msg_list_res res = {.n_blocks = k, .blocks = info};
     if (at < n->n_blocks)
@@ -544,7 +549,11 @@ static int h_inspect(void *arg, struct rpc_call *c, struct errbuf *eb) {
         return ERR_INVALID;
     struct block_id id;
     memcpy(id.b, m.id.p, sizeof(id.b));
-    const struct fake_block *b = fake_node_find(n, &id);
+    const struct fake_block *b = NULL;
+    for (uint32_t i = 0; i < n->n_blocks && !b; i++)
+        if (n->blocks[i].is_visible && block_id_equal(&n->blocks[i].id, &id) &&
+            is_in(n, &n->blocks[i], &m.digest))
+            b = &n->blocks[i];
     if (!b)
         return err_set(eb, ERR_NOTFOUND, "no such block");
     struct msg_inspect_res res = {.block = info_of(n, b), .n_children = 1, .children = &id};
@@ -555,13 +564,14 @@ static int h_inspect(void *arg, struct rpc_call *c, struct errbuf *eb) {
 static int h_evict(void *arg, struct rpc_call *c, struct errbuf *eb) {
     DECODE(evict_req, m)
     struct msg_evict_res res = {0};
+    if (m.n_ids && !m.digest.n)
+        return err_set(eb, ERR_INVALID, "Evict: ids without 'digest'");
     for (uint32_t i = 0; i < n->n_blocks; i++) {
         struct fake_block *b = &n->blocks[i];
         bool is_hit = m.n_ids == 0;
         for (size_t k = 0; k < m.n_ids; k++)
             is_hit = is_hit || block_id_equal(&m.ids[k], &b->id);
-        is_hit = is_hit && b->is_visible &&
-                 (!m.digest.n || memcmp(m.digest.p, n->ns[b->ns - 1].digest, 32) == 0);
+        is_hit = is_hit && b->is_visible && is_in(n, b, &m.digest);
         res.blocks += is_hit;
         res.bytes += is_hit ? n->ns[b->ns - 1].payload_bytes : 0;
         b->is_visible = b->is_visible && (!is_hit || m.dry_run);

@@ -22,8 +22,12 @@ static const struct ctl_cmd commands[] = {
     {"evict",
      "evict [ID...] [--chain] [--ns DIGEST] [--from T] [--to T] [--writer HEX] [--dry-run]",
      "take blocks away for good; all given conditions must hold",
-     "T: Unix seconds, or 90s, 30m, 2h, 7d for that long ago.\n", "chain ns from to writer dry_run",
-     0, CTL_MAX_ARGS, cmd_evict_run},
+     "ID: 64 hex digits, or the first ones where no other block begins with them; without --ns it "
+     "is meant in each\n"
+     "namespace that has it. A chain's blocks are looked for at every node that is named: name the "
+     "whole pool.\n"
+     "T: Unix seconds, or 90s, 30m, 2h, 7d for that long ago.\n",
+     "chain ns from to writer dry_run", 0, CTL_MAX_ARGS, cmd_evict_run},
     {"flush", "flush [--ns DIGEST] --yes", "take away everything, or one namespace", "", "ns yes",
      0, 0, cmd_flush_run},
     {"config", "config get [NAME] | config set NAME VALUE",

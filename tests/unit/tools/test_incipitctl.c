@@ -59,6 +59,8 @@ static void run_node(int ready_fd, uint32_t n_ns) {
     make_ids(ids);
     for (uint32_t i = 0; i < 5; i++) /* the first five of the chain are resident */
         fake_node_add(&n, 1, &ids[i], payload);
+    if (n_ns == 2)
+        fake_node_add(&n, 2, &ids[0], payload); /* an id of two namespaces */
     n.session_name = "a\x1b[2Jb\nadmin \xc2\x9b"
                      "1m";
     if (write(ready_fd, &n.port, sizeof(n.port)) != sizeof(n.port))
@@ -446,6 +448,28 @@ static void test_evict_and_flush(void **state) {
     assert_int_equal(ctl(f, "evict", "--from", "2h", NULL), CTL_OK);
 }
 
+/* An id says nothing of its namespace: without --ns it is meant in each that has it, and that is said. */
+static void test_evict_finds_the_namespace_of_ids(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(ctl(f, "evict", f->ids[1], "--ns", "0606", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "evicted 0 blocks"));
+    assert_int_equal(ctl(f, "evict", f->ids[1], "--dry-run", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "would evict 1 blocks"));
+    assert_null(strstr(f->err, f->ids[1]));
+    assert_int_equal(ctl(f, "evict", f->ids[1], f->ids[0], "--dry-run", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "would evict 3 blocks"));
+    assert_non_null(strstr(f->err, f->ids[0]));
+    assert_non_null(strstr(f->err, "is in 2 namespaces"));
+    assert_null(strstr(f->err, f->ids[1]));
+    assert_int_equal(ctl(f, "evict", f->ids[0], "--ns", "0505", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "evicted 1 blocks"));
+    assert_int_equal(ctl(f, "evict", f->ids[1], f->ids[0], "--chain", NULL), CTL_OK);
+    assert_non_null(strstr(f->out, "evicted 2 blocks"));
+    assert_int_equal(ctl(f, "--json", "evict", f->ids[7], f->ids[2], NULL), CTL_FAILED);
+    assert_non_null(strstr(f->err, f->ids[7]));
+    assert_int_equal(json_field(f, "blocks"), 1); /* what is there went all the same */
+}
+
 static void test_usage(void **state) {
     struct fixture *f = *state;
     assert_int_equal(ctl(f, NULL), CTL_USAGE);
@@ -502,6 +526,8 @@ int main(void) {
         T(test_nothing_of_others_is_printed_raw),
         T(test_config_get_and_set),
         T(test_evict_and_flush),
+        cmocka_unit_test_setup_teardown(test_evict_finds_the_namespace_of_ids, setup_two_namespaces,
+                                        teardown),
         T(test_usage),
         T(test_node_gone_is_unreachable_and_wrong_token_failed),
     };
