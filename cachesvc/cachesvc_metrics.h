@@ -26,7 +26,7 @@
     X(slow_reader_dropped_total, COUNTER, "connections ended because they took too little")        \
     X(fetch_block_total, COUNTER, "blocks queued to readers")                                      \
     X(fetch_bytes_total, COUNTER, "payload bytes of them")                                         \
-    X(fetch_busy_total, COUNTER, "fetches refused because too many of their session waited")       \
+    X(fetch_busy_total, COUNTER, "fetches refused: no room left in which they could wait")         \
     X(put_block_total, COUNTER, "payloads received")                                               \
     X(put_bytes_total, COUNTER, "payload bytes received")                                          \
     X(queued_bytes, GAUGE, "payload bytes waiting on connections")                                 \

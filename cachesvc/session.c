@@ -63,6 +63,27 @@ void session_table_fini(struct session_table *t) {
     slabpool_fini(&t->pool);
 }
 
+int session_refuse(const struct session *s, enum bound bound, const char *method,
+                   struct errbuf *eb) {
+    static const char *const names[N_BOUNDS] = {[BOUND_STREAMS] = "fetch streams",
+                                                [BOUND_WAITING] = "bytes of waiting fetches",
+                                                [BOUND_READS] = "reads",
+                                                [BOUND_SENDS] = "bytes under way",
+                                                [BOUND_PUTS] = "open puts",
+                                                [BOUND_COMMITS] = "waiting commits",
+                                                [BOUND_NAMESPACES] = "namespaces brought in",
+                                                [BOUND_REMOVALS] = "removals under way",
+                                                [BOUND_SESSIONS] = "sessions"};
+    const struct share_user *u = &s->bound[bound];
+    const struct share *of = u->tenant->of;
+    return err_set(eb, ERR_BUSY,
+                   "%s: %s: %llu of %llu are taken, %llu of them by its tenant, %llu by this "
+                   "session, whose share is %llu",
+                   method, names[bound], (unsigned long long)of->used,
+                   (unsigned long long)of->total, (unsigned long long)u->tenant->used,
+                   (unsigned long long)u->used, (unsigned long long)share_of(u));
+}
+
 static void close_parts(struct session *s) {
     share_give(&s->bound[BOUND_SESSIONS], s->bound[BOUND_SESSIONS].used);
     for (int i = 0; i < N_BOUNDS; i++)
@@ -71,7 +92,7 @@ static void close_parts(struct session *s) {
 }
 
 static int open_parts(struct session_table *t, struct block_store *store,
-                      const struct auth_token *auth, struct session *s) {
+                      const struct auth_token *auth, struct session *s, struct errbuf *eb) {
     if (getrandom(s->token, sizeof(s->token), 0) != (ssize_t)sizeof(s->token))
         return ERR_INTERNAL;
     int rv = tenant_take(t, auth, &s->tenant);
@@ -81,18 +102,19 @@ static int open_parts(struct session_table *t, struct block_store *store,
         share_user_init(&s->bound[i], &s->tenant->bound[i]);
     rv = share_take(&s->bound[BOUND_SESSIONS], 1)
              ? block_store_session_open(store, s->tenant, &s->store)
-             : ERR_BUSY;
+             : session_refuse(s, BOUND_SESSIONS, "Hello", eb);
     if (rv < 0)
         close_parts(s);
     return rv;
 }
 
 int session_open(struct session_table *t, struct block_store *store, struct rpc_conn *conn,
-                 const struct auth_token *auth, struct session **ret) {
+                 const struct auth_token *auth, struct session **ret, struct errbuf *eb) {
     struct session *s = slabpool_take(&t->pool);
     if (!s)
-        return ERR_BUSY;
-    int rv = open_parts(t, store, auth, s);
+        return err_set(eb, ERR_BUSY, "Hello: all %llu sessions are taken",
+                       (unsigned long long)t->bound[BOUND_SESSIONS].total);
+    int rv = open_parts(t, store, auth, s, eb);
     if (rv < 0) {
         slabpool_give(&t->pool, s);
         return rv;

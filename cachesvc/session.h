@@ -106,7 +106,10 @@ void session_table_fini(struct session_table *t);
 
 /* ERR_BUSY at the limit. conn is referenced by the session from now on. auth NULL: no tokens configured. */
 int session_open(struct session_table *t, struct block_store *store, struct rpc_conn *conn,
-                 const struct auth_token *auth, struct session **ret);
+                 const struct auth_token *auth, struct session **ret, struct errbuf *eb);
+/* ERR_BUSY, after a share_take() that was refused: who has how much of the bound, since it may be all with others. */
+int session_refuse(const struct session *s, enum bound bound, const char *method,
+                   struct errbuf *eb);
 /* The client's word for itself, for logs and lists: what is not printable UTF-8 becomes '?', and what does not
  * fit is cut between characters. NULL: "". */
 void session_set_name(struct session *s, const char *name);

@@ -177,7 +177,7 @@ static int start_evict(struct cachesvc *s, struct rpc_call *call, const struct s
                        struct errbuf *eb) {
     struct session *ss = session_of(call->conn)->session;
     if (!share_take(&ss->bound[BOUND_REMOVALS], 1))
-        return err_set(eb, ERR_BUSY, "too many removals are under way in this session");
+        return session_refuse(ss, BOUND_REMOVALS, wire_method_name(call->hdr.method), eb);
     struct evict_ctx *ctx = calloc(1, sizeof(*ctx)); /* an operator's command: not a hot path */
     if (!ctx) {
         share_give(&ss->bound[BOUND_REMOVALS], 1);

@@ -355,10 +355,13 @@ static int wait_for_turn(struct cachesvc *s, const struct fetch_ask *ask,
                          const struct block_id *ids, struct errbuf *eb) {
     struct session *ss = ask->session;
     size_t bytes = wait_bytes(ask->n);
-    if (ss->n_waiting >= s->cfg->max_waiting || !share_take(&ss->bound[BOUND_WAITING], bytes)) {
+    bool is_full = ss->n_waiting >= s->cfg->max_waiting;
+    if (is_full || !share_take(&ss->bound[BOUND_WAITING], bytes)) {
         METRIC_INC(&s->met, fetch_busy_total);
-        return err_set(eb, ERR_BUSY, "Fetch: %u requests of this session are waiting",
-                       ss->n_waiting);
+        return is_full ? err_set(eb, ERR_BUSY,
+                                 "Fetch: %u requests of this session are waiting, the limit",
+                                 ss->n_waiting)
+                       : session_refuse(ss, BOUND_WAITING, "Fetch", eb);
     }
     struct fetch_wait *w = malloc(bytes); /* only what is above a share comes here */
     if (!w) {

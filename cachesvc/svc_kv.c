@@ -44,7 +44,7 @@ static int add_ns(struct cachesvc *s, struct session *ss, const uint8_t digest[D
     if (block_store_ns_find(s->store, digest, ret_ns) == 0)
         block_store_ns_info(s->store, *ret_ns, &info);
     if (info.is_idle && !share_take(&ss->bound[BOUND_NAMESPACES], 1))
-        return err_set(eb, ERR_BUSY, "too many namespaces came from this session");
+        return session_refuse(ss, BOUND_NAMESPACES, "RegisterNamespace", eb);
     int rv = block_store_ns_register(s->store, digest, shape, ret_ns, eb);
     if (rv < 0 && info.is_idle)
         share_give(&ss->bound[BOUND_NAMESPACES], 1);

@@ -156,8 +156,6 @@ static struct put_rec *take_rec(struct cachesvc *s, struct session *ss) {
 }
 
 static void give_rec(struct cachesvc *s, struct session *ss, struct put_rec *r) {
-    if (!r)
-        return;
     share_give(&ss->bound[BOUND_PUTS], 1);
     slabpool_give(&s->puts, r);
 }
@@ -195,11 +193,11 @@ int svc_put_begin(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return rv;
     struct store_put_block *blocks = bump_alloc(call->scratch, m.n_ids * sizeof(*blocks));
     uint8_t *status = bump_alloc(call->scratch, m.n_ids);
+    if (!blocks || !status)
+        return ERR_TOOBIG;
     struct put_rec *r = take_rec(s, ss);
-    if (!blocks || !status || !r) {
-        give_rec(s, ss, r);
-        return err_set(eb, ERR_BUSY, "Put: too many open puts in this session");
-    }
+    if (!r)
+        return session_refuse(ss, BOUND_PUTS, "Put", eb);
     fill_blocks(&m, blocks);
     a.blocks = blocks;
     a.n = (uint32_t)m.n_ids;
@@ -371,7 +369,7 @@ int svc_put_commit(void *arg, struct rpc_call *call, struct errbuf *eb) {
     if (m.n_indexes > s->cfg->max_put_blocks)
         return err_set(eb, ERR_TOOBIG, "Commit: %zu blocks", m.n_indexes);
     if (!share_take(&ss->bound[BOUND_COMMITS], 1))
-        return err_set(eb, ERR_BUSY, "Commit: too many are waiting in this session");
+        return session_refuse(ss, BOUND_COMMITS, "Commit", eb);
     struct commit_ctx *ctx = slabpool_take(&s->commits);
     CHECK(ctx); /* the pool is as large as the bound */
     ctx->svc = s;

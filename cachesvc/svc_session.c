@@ -105,9 +105,9 @@ static int open_session(struct cachesvc *s, struct rpc_call *call, const struct 
     if (auth_check(&s->auth, m->token.p, m->token.n, m->role, &token) < 0)
         return deny(s, call, m);
     struct session *ss;
-    int rv = session_open(&s->sessions, s->store, call->conn, token, &ss);
+    int rv = session_open(&s->sessions, s->store, call->conn, token, &ss, eb);
     if (rv < 0)
-        return err_set(eb, rv, "Hello: no session free");
+        return rv;
     ss->role = m->role;
     ss->features = m->features & SVC_FEATURES;
     ss->opened_ns = call->recv_ns;

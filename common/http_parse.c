@@ -150,7 +150,8 @@ static int on_body(llhttp_t *p, const char *at, size_t n) {
     int status = http_req_add_body(c->req, at, n);
     if (status == 413)
         return refuse(c, 413, "request body too large");
-    return status ? refuse(c, status, "request bodies of this client use up its share of memory")
+    return status ? refuse(c, status,
+                           "too little memory is left for request bodies, which all clients share")
                   : 0;
 }
 

@@ -127,6 +127,14 @@ int raw_error(struct raw *r) {
     return wire_err_from_code(e.code);
 }
 
+const char *raw_error_text(struct raw *r) {
+    struct msg_error e;
+    if (!(r->hdr.flags & WIRE_F_ERROR))
+        return "";
+    CHECK(RAW_DECODE(r, error, &e) == 0);
+    return e.text;
+}
+
 int raw_hello(struct raw *r, uint32_t role, const char *token, const struct raw *join) {
     struct msg_hello_req q = {.version_min = WIRE_VERSION,
                               .version_max = WIRE_VERSION,

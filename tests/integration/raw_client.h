@@ -46,6 +46,7 @@ bool raw_read(struct raw *r);
 bool raw_answer(struct raw *r, uint64_t request_id);
 /* 0, or the error that r->hdr answers with; ERR_CLOSED when there is none. */
 int raw_error(struct raw *r);
+const char *raw_error_text(struct raw *r); /* "" when there is none; until the next decode */
 #define RAW_DECODE(r, name, ret)                                                                   \
     (bump_reset(&(r)->scratch),                                                                    \
      wire_msg_##name##_decode(&(r)->scratch, (r)->msg, (r)->hdr.msg_len, (ret), NULL))

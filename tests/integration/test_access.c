@@ -523,13 +523,21 @@ static struct msg_stats_res stats(struct raw *r) {
 
 static void test_stats_and_touch_count_the_tokens_own(void **state) {
     struct world *w = *state;
-    struct msg_stats_res st = stats(&w->control[MSG_ROLE_WORKER]);
-    assert_int_equal(st.blocks_ram, 2);
-    assert_int_equal(st.namespaces, 1);
-    assert_int_equal(st.sessions, 3 - 1); /* the admin's token covers one namespace more */
-    assert_int_equal(st.ram_used_bytes / NODE_PAYLOAD, 2);
-    assert_int_equal(st.n_counters, 0); /* of the whole node */
-    assert_true(st.ram_bytes > 0);
+    for (uint32_t role = MSG_ROLE_WORKER; role <= MSG_ROLE_ADMIN; role++) {
+        struct msg_stats_res st = stats(&w->control[role]);
+        assert_int_equal(st.blocks_ram, 2);
+        assert_int_equal(st.namespaces, 1);
+        /* The admin's token covers one namespace more, so that it alone sees the admin. */
+        assert_int_equal(st.sessions, role == MSG_ROLE_ADMIN ? 3 : 2);
+        assert_int_equal(st.ram_used_bytes / NODE_PAYLOAD, 2);
+        assert_true(st.ram_bytes > 0);
+        /* What only the whole node has. */
+        assert_int_equal(st.n_counters, 0);
+        assert_int_equal(st.max_blocks | st.leases | st.puts_open | st.holes, 0);
+        assert_int_equal(st.lookup_blocks | st.lookup_hits | st.fetch_blocks | st.put_blocks |
+                             st.evict_blocks | st.conflicts | st.corrupt,
+                         0);
+    }
     struct tenant_under_test t = {.r = &w->control[MSG_ROLE_READER],
                                   .handle = w->handle[MSG_ROLE_READER]};
     struct msg_ack ack;
@@ -560,6 +568,9 @@ static void test_one_token_leaves_sessions_to_the_others(void **state) {
         rv = raw_hello(&r[n], MSG_ROLE_WORKER, TOKEN_ALL, NULL);
     }
     assert_int_equal(rv, ERR_BUSY);
+    assert_string_equal(raw_error_text(&r[n - 1]),
+                        "Hello: sessions: 14 of 16 are taken, 14 of them by its tenant, 0 by this "
+                        "session, whose share is 1");
     assert_int_equal(n - 1, 14); /* an eighth is kept for tokens below their share */
     raw_open(&admin, &f, 0);
     assert_int_equal(raw_hello(&admin, MSG_ROLE_ADMIN, TOKEN_B, NULL), 0);

@@ -468,7 +468,7 @@ static void expect_evicts(struct fixture *f, const char *verb, uint32_t at, cons
         fail_msg("%s, not %s", ctl_text, want);
 }
 
-/* design.md section 6: a chain is the ids that the admin client finds at every owner. A node that has segments but not the
+/* A chain is the ids that the admin client finds at every owner. A node that has segments but not the
  * named block told nothing of them, and they stayed; from a hole, which no list shows, the same. */
 static void test_a_chain_is_evicted_at_every_owner(void **state) {
     struct fixture *f = *state;

@@ -329,6 +329,9 @@ static void test_commits_that_wait_stop_nobody(void **state) {
         last = RAW_SEND(&h.control, put_commit_req, WIRE_PUT_COMMIT, &q);
     assert_true(raw_answer(&h.control, last));
     assert_int_equal(raw_error(&h.control), ERR_BUSY); /* itself */
+    assert_string_equal(raw_error_text(&h.control),
+                        "Commit: waiting commits: 14 of 16 are taken, 14 of them by its tenant, "
+                        "14 by this session, whose share is 14");
     assert_int_equal(session_number(w, 1)->bound[BOUND_COMMITS].used, 16 - 16 / 8);
     for (uint32_t i = 0; i < 5; i++)
         work_goes_on(w, 100 + i);
@@ -389,6 +392,28 @@ static void test_namespaces_and_sizes_come_back(void **state) {
     work_goes_on(w, 200);
 }
 
+/* "too many namespaces came from this session" was said to one that had brought none: others had them all. */
+static void test_a_refusal_says_who_has_the_bound(void **state) {
+    struct world *w = *state;
+    static struct raw_peer p[32];
+    uint32_t n_peers = 0, n = 0, made;
+    char want[128];
+    work_starts(w);
+    do {
+        raw_peer_open(&p[n_peers], &w->f, 0);
+        for (made = 0; register_one(&p[n_peers].control, n, 4096) == 0; made++)
+            n++;
+        assert_int_equal(raw_error(&p[n_peers].control), ERR_BUSY);
+    } while (++n_peers < ARRAY_LEN(p) && made > 0);
+    assert_int_equal(made, 0);
+    snprintf(want, sizeof(want),
+             "namespaces brought in: %u of %u are taken, %u of them by its tenant, 0 by", n + 1,
+             SESSION_MAX_NS, n + 1);
+    assert_non_null(strstr(raw_error_text(&p[n_peers - 1].control), want));
+    while (n_peers > 0)
+        raw_peer_close(&p[--n_peers]);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -403,6 +428,7 @@ int main(void) {
         T(test_a_reader_below_the_least_rate_is_dropped),
         T(test_commits_that_wait_stop_nobody),
         T(test_namespaces_and_sizes_come_back),
+        T(test_a_refusal_says_who_has_the_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
