@@ -90,9 +90,14 @@ static uint64_t choose_extent(const struct disk_tier_cfg *cfg) {
 static int check_size(const struct disk_tier *t, const char *path, const struct disk_super *s,
                       struct errbuf *eb) {
     uint64_t head = s->log_off + s->log_bytes, bytes = t->cfg.disk_bytes;
-    if (bytes < head + s->extent_bytes)
-        return err_set(eb, ERR_INVALID, "'%s': %llu bytes are too few for one extent of %llu", path,
-                       (ull)bytes, (ull)s->extent_bytes);
+    /* Of a new file the extent was cut to what there is: one slot of the smallest size has to fit. */
+    uint64_t extent = MAX(s->extent_bytes, 2 * DISK_PAGE + (uint64_t)t->cfg.min_slot_bytes);
+    if (bytes < head + extent)
+        return err_set(
+            eb, ERR_INVALID,
+            "'%s': %llu bytes are too few: %llu are needed, %llu for the super block and "
+            "the removal log and %llu for one extent",
+            path, (ull)bytes, (ull)(head + extent), (ull)head, (ull)extent);
     uint64_t most = s->extent_bytes * SLOTS_MAX_EXTENTS + head;
     if ((bytes - head) / s->extent_bytes > SLOTS_MAX_EXTENTS)
         return err_set(eb, ERR_INVALID,
@@ -234,10 +239,11 @@ static int use_file(struct disk_tier *t, const char *path, struct errbuf *eb) {
     if (fstat(t->fd, &st) < 0)
         return err_set(eb, -errno, "stat '%s': %s", path, strerror(errno));
     if (st.st_size < (off_t)DISK_LOG_OFF)
-        return err_set(eb, ERR_UNAVAILABLE,
-                       "'%s' is not a block file; move it away, or ask for a new one by "
-                       "--disk-reformat",
-                       path);
+        return err_set(
+            eb, ERR_UNAVAILABLE,
+            "'%s' is no block file: it has %llu bytes, a super block alone %llu; move it "
+            "away, or ask for a new one by --disk-reformat",
+            path, (ull)st.st_size, (ull)DISK_LOG_OFF);
     int rv = read_super(t, path, eb);
     return rv < 0 ? rv : check_geometry(t, path, eb);
 }

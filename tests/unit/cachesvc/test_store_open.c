@@ -247,12 +247,52 @@ static void test_other_geometry_is_refused_and_nothing_changed(void **state) {
          reformat++) { /* not even then: nothing new could be made */
         f.cfg.disk_reformat = reformat;
         assert_int_equal(store_fx_start(&f, &eb), ERR_INVALID);
-        assert_non_null(strstr(eb.text, "too few for one extent"));
+        assert_non_null(strstr(eb.text, ": 100 bytes are too few: "));
         assert_int_equal(file_size(&f), size);
     }
     f.cfg = was;
     start(&f);
     assert_int_equal(store_fx_stats(&f).recovered, 6);
+    store_fx_close(&f);
+}
+
+/* "too few for one extent of 0": the sizes that are named are the ones that count, and the least one named is
+ * enough, for a new file and for one that is there. */
+static void test_the_least_size_is_named(void **state) {
+    (void)state;
+    struct store_fx f;
+    store_fx_open(&f, 8, 32);
+    store_fx_stop(&f, false);
+    char path[128];
+    path_of(&f, path);
+    for (int is_new = 0; is_new < 2; is_new++) {
+        struct errbuf eb = {{0}};
+        unsigned long long need = 0, head = 0, extent = 0;
+        f.cfg.disk_extent_bytes = is_new ? 0 : f.cfg.disk_extent_bytes;
+        f.cfg.disk_bytes = 1024;
+        if (is_new)
+            assert_int_equal(unlink(path), 0);
+        assert_int_equal(store_fx_start(&f, &eb), ERR_INVALID);
+        const char *at = strstr(eb.text, ": 1024 bytes are too few: ");
+        assert_non_null(at);
+        assert_int_equal(sscanf(at,
+                                ": 1024 bytes are too few: %llu are needed, %llu for the super "
+                                "block and the removal log and %llu for one extent",
+                                &need, &head, &extent),
+                         3);
+        assert_int_equal(head, FX_HEAD);
+        assert_int_equal(need, head + extent);
+        f.cfg.disk_bytes = need - 1;
+        assert_int_equal(store_fx_start(&f, &eb), ERR_INVALID);
+        f.cfg.disk_bytes = need;
+        start(&f);
+        assert_int_equal(file_size(&f), need);
+        store_fx_put(&f, 2 + (uint32_t)is_new, 0, 1);
+        store_fx_stop(&f, false);
+    }
+    assert_int_equal(truncate(path, 5000), 0);
+    start(&f); /* RAM alone serves */
+    assert_non_null(strstr(f.note, "it has 5000 bytes, a super block alone 8192"));
     store_fx_close(&f);
 }
 
@@ -339,6 +379,7 @@ int main(void) {
         cmocka_unit_test(test_without_its_log_the_tier_starts_empty),
         cmocka_unit_test(test_second_process_is_refused),
         cmocka_unit_test(test_other_geometry_is_refused_and_nothing_changed),
+        cmocka_unit_test(test_the_least_size_is_named),
         cmocka_unit_test(test_more_extents_than_there_are_numbers_for_is_refused),
         cmocka_unit_test(test_a_half_made_file_is_no_file),
         cmocka_unit_test(test_buffered_io_is_said),
