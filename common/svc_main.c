@@ -264,6 +264,17 @@ static void hold_loop(struct svc_private_ *p, bool on) {
     set((uv_handle_t *)&p->drained_wakeup);
 }
 
+/* From the first statement of the program until the loop has its handlers the signals that mean something wait, so
+ * that none of them kills a daemon that has begun to do anything, or is lost. */
+static void hold_signals(bool on) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(on ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
 static int run(struct svc_private_ *p) {
     struct errbuf eb = {{0}};
     int rv = open_handles(p);
@@ -271,6 +282,7 @@ static int run(struct svc_private_ *p) {
         log_error(p->pub.log, "start failed", "err=%s", err_text(rv));
         return SVC_EXIT_START;
     }
+    hold_signals(false);
     hold_loop(p, false);
     rv = p->ops->start(&p->pub, p->cfg, &eb);
     hold_loop(p, true);
@@ -290,13 +302,13 @@ static int run(struct svc_private_ *p) {
 }
 
 int svc_main(const struct svc_ops *ops, int argc, char **argv) {
+    hold_signals(true);
     struct errbuf eb = {{0}};
     struct svc_private_ p = {.ops = ops, .argc = argc, .argv = argv};
     process_stdio();
     process_raise_files();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
-    signal(SIGHUP, SIG_IGN);  /* until the loop takes it: a terminal that closes ends nothing */
     p.pub.priv = &p;
     p.pub.clk = clock_real();
     p.cfg = alloc_array(1, ops->table->struct_bytes);

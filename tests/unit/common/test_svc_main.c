@@ -111,6 +111,17 @@ struct child {
     char text[4096];
 };
 
+static int
+    early_signal; /* sent before the child's svc_main() is through its first lines; 0: none */
+
+static void be_early(void) {
+    sigset_t set; /* as if it came right behind the first statement, every time */
+    sigemptyset(&set);
+    sigaddset(&set, early_signal);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    raise(early_signal);
+}
+
 static void spawn(struct child *c, const char *const *args) {
     int fds[2], err[2];
     memset(c, 0, sizeof(*c));
@@ -127,6 +138,8 @@ static void spawn(struct child *c, const char *const *args) {
         dup2(fds[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
         close(fds[0]);
+        if (early_signal)
+            be_early();
         int code = svc_main(&with_table, n, argv);
         fflush(stdout);
         _exit(code);
@@ -310,6 +323,30 @@ static void test_sighup_reloads_live_options_and_files(void **state) {
     tmpdir_teardown(&d);
 }
 
+/* A signal that comes while a daemon reads its options had its deadly default, or was lost. */
+static void test_signals_before_the_loop_wait_for_it(void **state) {
+    (void)state;
+    struct child c;
+    early_signal = SIGHUP;
+    SPAWN(&c, "--lame-duck-ms=0");
+    read_line(&c);
+    kill(c.pid, SIGTERM);
+    expect(&c, "reload 1\n");
+    expect(&c, "drain 0\n");
+    expect(&c, "closing 0\n");
+    assert_int_equal(exit_code(&c), SVC_EXIT_OK);
+    static const int ends[] = {SIGTERM, SIGINT};
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        early_signal = ends[i];
+        SPAWN(&c, "--lame-duck-ms=0");
+        read_line(&c);
+        expect(&c, "drain 0\n");
+        expect(&c, "closing 0\n");
+        assert_int_equal(exit_code(&c), SVC_EXIT_OK);
+    }
+    early_signal = 0;
+}
+
 /* A socket for what a service manager is told. */
 static int notify_socket(const struct tmpdir *d) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
@@ -388,6 +425,7 @@ int main(void) {
         cmocka_unit_test(test_drain_timeout_and_second_signal),
         cmocka_unit_test(test_lame_duck_comes_before_the_drain),
         cmocka_unit_test(test_sigterm_while_starting_stops_at_once),
+        cmocka_unit_test(test_signals_before_the_loop_wait_for_it),
         cmocka_unit_test(test_sighup_reloads_live_options_and_files),
         cmocka_unit_test(test_closed_standard_streams_are_dev_null),
         cmocka_unit_test(test_service_manager_is_told),
