@@ -84,6 +84,7 @@ static int load_weights(struct worker_model *m, const struct worker_config *cfg,
         .keep_raw = cfg->numerics == 1,
         .progress = ld ? on_progress : NULL,
         .progress_arg = ld,
+        .max_ctx = cfg->max_context,
         .digest_cache_dir = !cfg->digest_cache[0]                    ? NULL
                             : strcmp(cfg->digest_cache, "none") == 0 ? ""
                                                                      : cfg->digest_cache,
@@ -171,7 +172,7 @@ static int make_namespace(struct worker_model *m, const struct worker_config *cf
     m->numerics_ok = memcmp(digest, kern_selftest_golden(), DIGEST_BYTES) == 0;
     kern_numerics_id(digest, m->blas, m->numerics_id);
     rv = model_graph_digest(m->model, graph);
-    rope_digest(m->model->rope, rope);
+    rope_digest((const struct rope *const *)m->model->rope, m->model->hp.n_rope, rope);
     tokenizer_digest(m->tok, tokenizer);
     const struct namespace_parts parts = {
         .arch = m->model->hp.arch,

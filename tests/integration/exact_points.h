@@ -15,7 +15,7 @@ enum exact_factor {
     FACTOR_SLOT,    /* place of the judged sequence among them */
     FACTOR_THREADS, /* 1, 2 */
     FACTOR_ISA,     /* scalar, avx2, avx512 */
-    FACTOR_MODEL,   /* weight type */
+    FACTOR_MODEL,   /* weight type or architecture */
     FACTOR_KV,      /* f16, f32 */
     FACTOR_BLOCK,   /* tokens a page */
     FACTOR_LENGTH,  /* tokens of the prompt */

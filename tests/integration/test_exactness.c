@@ -3,8 +3,8 @@
  *   test_exactness [--long] [--points N] [--seed S] [--mkmodel PATH]
  *
  * Over {cold, own pages, fetched; each number of reused blocks} x chunk sizes x batches and slots x
- * threads x instruction sets x weight types x KV dtypes x page sizes x lengths, on tiny random models:
- * every pair of values, then random points of a printed seed. With INCIPIT_TEST_MODEL also a few points
+ * threads x instruction sets x weight types and architectures x KV dtypes x page sizes x lengths, on tiny
+ * random models: every pair of values, then random points of a printed seed. With INCIPIT_TEST_MODEL also a few points
  * on a real model and, with --mkmodel, on copies of it in other weight types. --long: twenty times as many.
  *
  * Seen to fail (100 random points are enough) for each of: RMS lanes summed downwards, the second half of
@@ -23,6 +23,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/matmul_blas.h"
 #include "worker/kernels/quant.h"
+#include "worker/model/arch.h"
 
 static const uint32_t chunks[] = {1, 2, 7, 16, 31, 32, 33, 64, 127, 512};
 static const uint32_t types[] = {QUANT_F32,  QUANT_F16,  QUANT_BF16, QUANT_Q8_0,
@@ -31,6 +32,8 @@ static const uint32_t blocks[] = {8, 16, 32};
 static const uint32_t lengths[] = {47, 161, 530};
 static const char *const isas[] = {"scalar", "avx2", "avx512"};
 static const char *const source_names[] = {"cold", "own", "fetched"};
+/* One llama of each weight type, then one Q8_0 model of each row of the table of architectures. */
+#define MAX_MODELS 32
 #define MAX_THREADS 2
 #define REUSE_STEPS 16
 
@@ -38,9 +41,11 @@ struct exactness {
     const struct kern_ops *ops[ARRAY_LEN(isas)]; /* [n_ops] what this CPU has; scalar first */
     uint8_t n_ops;
     struct kern_team *team[MAX_THREADS];
-    struct tiny_model model[ARRAY_LEN(types)];
+    struct tiny_model model[MAX_MODELS];
+    const char *model_name[MAX_MODELS];
+    uint8_t n_models;
     /* Made when first needed. */
-    struct exact_ref ref[ARRAY_LEN(types)][2][ARRAY_LEN(blocks)][ARRAY_LEN(lengths)];
+    struct exact_ref ref[MAX_MODELS][2][ARRAY_LEN(blocks)][ARRAY_LEN(lengths)];
     uint64_t seed;
     size_t n_run, n_failed;
 };
@@ -96,7 +101,7 @@ static void judge_point(struct exactness *x, const struct exact_point *p, uint64
         .team = x->team[p->v[FACTOR_THREADS]],
         .seed = seed,
     };
-    judge(x, r, &c, quant_type_find(types[p->v[FACTOR_MODEL]])->name);
+    judge(x, r, &c, x->model_name[p->v[FACTOR_MODEL]]);
 }
 
 static void tiny_points(struct exactness *x, size_t n_random, bool all_pairs) {
@@ -108,7 +113,7 @@ static void tiny_points(struct exactness *x, size_t n_random, bool all_pairs) {
         [FACTOR_SLOT] = EXACT_MAX_BATCH,
         [FACTOR_THREADS] = MAX_THREADS,
         [FACTOR_ISA] = x->n_ops,
-        [FACTOR_MODEL] = ARRAY_LEN(types),
+        [FACTOR_MODEL] = x->n_models,
         [FACTOR_KV] = 2,
         [FACTOR_BLOCK] = ARRAY_LEN(blocks),
         [FACTOR_LENGTH] = ARRAY_LEN(lengths),
@@ -206,14 +211,14 @@ static void blas_points(struct exactness *x, size_t n_points) {
         return;
     }
     uint64_t rng = x->seed + 2;
-    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+    for (size_t t = 0; t < x->n_models; t++) {
         struct exact_ref r = {.model = x->model[t].model,
                               .blas = blas,
                               .kv = (enum kv_dtype)(t % 2),
                               .block_tok = 32,
                               .n_tok = 161};
         exact_ref_open(&r, x->ops[x->n_ops - 1], 7);
-        for (size_t i = 0; i < n_points / ARRAY_LEN(types); i++) {
+        for (size_t i = 0; i < n_points / x->n_models; i++) {
             uint32_t threads = 1 + below(&rng, MAX_THREADS);
             const struct exact_conditions c = {
                 .source = (enum exact_source)(i % N_SOURCES),
@@ -235,6 +240,29 @@ static void blas_points(struct exactness *x, size_t n_points) {
     matmul_blas_free(blas);
 }
 
+static void open_model(struct exactness *x, const struct tiny_spec *s, const char *name) {
+    CHECK(x->n_models < MAX_MODELS);
+    x->model_name[x->n_models] = name;
+    tiny_model_open(&x->model[x->n_models++], s);
+}
+
+static void open_models(struct exactness *x) {
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct tiny_spec s = tiny_spec_of(types[i]);
+        s.untied = i % 2; /* both kinds of head, and RoPE with and without divisors */
+        s.rope_freqs = i / 2 % 2;
+        open_model(x, &s, quant_type_find(types[i])->name);
+    }
+    size_t n;
+    const struct model_arch *a = model_arch_table(&n);
+    for (size_t i = 0; i < n; i++) {
+        struct tiny_spec s;
+        CHECK(tiny_spec_of_arch(a[i].name, &s));
+        s.type = s.embd_type = QUANT_Q8_0;
+        open_model(x, &s, a[i].name);
+    }
+}
+
 static void open_all(struct exactness *x) {
     struct errbuf eb;
     const char *must = getenv("INCIPIT_TEST_REQUIRE_ISA");
@@ -250,12 +278,7 @@ static void open_all(struct exactness *x) {
     CHECK(x->n_ops && strcmp(x->ops[0]->name, isas[0]) == 0);
     for (unsigned i = 0; i < MAX_THREADS; i++)
         CHECK(kern_team_new(&x->team[i], i + 1, &eb) == 0);
-    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
-        struct tiny_spec s = tiny_spec_of(types[i]);
-        s.untied = i % 2; /* both kinds of head, and RoPE with and without divisors */
-        s.rope_freqs = i / 2 % 2;
-        tiny_model_open(&x->model[i], &s);
-    }
+    open_models(x);
 }
 
 static void close_all(struct exactness *x) {
@@ -263,7 +286,7 @@ static void close_all(struct exactness *x) {
     for (size_t i = 0; i < sizeof(x->ref) / sizeof(*r); i++)
         if (r[i].model)
             exact_ref_close(&r[i]);
-    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+    for (size_t i = 0; i < x->n_models; i++)
         tiny_model_close(&x->model[i]);
     for (unsigned i = 0; i < MAX_THREADS; i++)
         kern_team_free(x->team[i]);

@@ -319,7 +319,8 @@ static void test_layers_that_are_no_multiple_of_64_bytes_are_refused(void **stat
     struct errbuf eb = {{0}};
     struct tiny_spec spec = tiny_spec_of(1 /* F16 */);
     spec.n_embd = 32;
-    spec.n_head = 16; /* of dimension 2 */
+    spec.n_head = 16;
+    spec.d_head = 2;
     spec.n_head_kv = 1;
     CHECK(cfg_defaults(worker_config_table(), &cfg) == 0);
     tiny_model_file(&tiny, &spec);

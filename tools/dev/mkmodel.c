@@ -1,8 +1,9 @@
 /* mkmodel - GGUF files for tests: a tiny random model, or another file's weights in another type.
  *
- *   mkmodel [--type T] [--seed N] [--layers N] [--ctx N] [--untied] OUT
+ *   mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied] [--rope-freqs] [--rope S] OUT
  *   mkmodel --from FILE --type T OUT     matrices dequantised and encoded as T, vectors kept F32
  *
+ * A: an architecture, llama unless given. S: linear, yarn, longrope.
  * T: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1. */
 #include <getopt.h>
 
@@ -97,7 +98,9 @@ static int convert(const char *from, const struct quant_type *to, const char *pa
 }
 
 static int usage(FILE *f, int rc) {
-    fputs("usage: mkmodel [--type T] [--seed N] [--layers N] [--ctx N] [--untied] OUT\n"
+    fputs("usage: mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied] "
+          "[--rope-freqs]\n"
+          "               [--rope S] OUT\n"
           "       mkmodel --from FILE --type T OUT\n"
           "T: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1\n",
           f);
@@ -108,21 +111,44 @@ static uint32_t number(const char *s) {
     return (uint32_t)strtoul(s, NULL, 10);
 }
 
+static bool parse_rope(const char *name, enum tiny_rope *ret) {
+    static const char *const names[] = {
+        [TINY_ROPE_LINEAR] = "linear", [TINY_ROPE_YARN] = "yarn", [TINY_ROPE_LONG] = "longrope"};
+    for (unsigned i = TINY_ROPE_LINEAR; i < ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            *ret = (enum tiny_rope)i;
+            return true;
+        }
+    return false;
+}
+
 int main(int argc, char **argv) {
     static const struct option opts[] = {
-        {"type", required_argument, NULL, 't'}, {"from", required_argument, NULL, 'f'},
-        {"seed", required_argument, NULL, 's'}, {"layers", required_argument, NULL, 'l'},
-        {"ctx", required_argument, NULL, 'c'},  {"untied", no_argument, NULL, 'u'},
-        {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
+        {"type", required_argument, NULL, 't'},
+        {"from", required_argument, NULL, 'f'},
+        {"seed", required_argument, NULL, 's'},
+        {"layers", required_argument, NULL, 'l'},
+        {"ctx", required_argument, NULL, 'c'},
+        {"untied", no_argument, NULL, 'u'},
+        {"arch", required_argument, NULL, 'a'},
+        {"rope", required_argument, NULL, 'r'},
+        {"rope-freqs", no_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     struct tiny_spec s = tiny_spec_of(QUANT_F32);
     const struct quant_type *type = quant_type_find(QUANT_F32);
     const char *from = NULL;
+    bool ok = true;
     for (int c; (c = getopt_long(argc, argv, "h", opts, NULL)) != -1;) {
         if (c == 't')
             type = type_by_name(optarg);
         else if (c == 'f')
             from = optarg;
+        else if (c == 'a') /* before the options that change it */
+            ok = tiny_spec_of_arch(optarg, &s) && ok;
+        else if (c == 'r')
+            ok = parse_rope(optarg, &s.rope) && ok;
         else if (c == 's')
             s.seed = strtoull(optarg, NULL, 10);
         else if (c == 'l')
@@ -131,10 +157,12 @@ int main(int argc, char **argv) {
             s.n_ctx = number(optarg);
         else if (c == 'u')
             s.untied = true;
+        else if (c == 'd')
+            s.rope_freqs = true;
         else
             return usage(c == 'h' ? stdout : stderr, c == 'h' ? 0 : 2);
     }
-    if (!type || optind + 1 != argc)
+    if (!ok || !type || optind + 1 != argc)
         return usage(stderr, 2);
     s.type = s.embd_type = type->dtype;
     struct errbuf eb = {.text = ""};

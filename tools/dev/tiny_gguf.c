@@ -5,6 +5,7 @@
 #include "tools/dev/gguf_write.h"
 #include "tools/dev/quant_encode.h"
 #include "worker/kernels/quant.h"
+#include "worker/model/arch.h"
 
 #define N_CONTROL 3
 #define N_BYTES 256
@@ -30,16 +31,30 @@ static const char *const chatml =
 
 struct tiny_spec tiny_spec_of(uint32_t type) {
     return (struct tiny_spec){
+        .arch = model_arch_find((struct gguf_str){"llama", 5}),
         .type = type,
         .embd_type = type,
         .n_layer = 2,
         .n_embd = 64,
         .n_head = 4,
         .n_head_kv = 2,
+        .d_head = 16,
         .n_ff = 160,
         .n_ctx = 2048,
         .seed = 1,
     };
+}
+
+bool tiny_spec_of_arch(const char *arch, struct tiny_spec *ret) {
+    const struct model_arch *a = model_arch_find((struct gguf_str){arch, strlen(arch)});
+    if (!a)
+        return false;
+    *ret = tiny_spec_of(QUANT_F32);
+    ret->arch = a;
+    ret->n_layer = MAX(2u, MAX(a->window_period, a->rope_period) + 1u);
+    ret->d_head = a->qk_norm == QK_NORM_HEAD ? 32 : 16;
+    ret->window = a->keys & KEYS_WINDOW ? 24 : 0;
+    return true;
 }
 
 uint32_t tiny_gguf_n_vocab(void) {
@@ -103,18 +118,62 @@ static void write_vocab(struct gguf_write *w) {
     gguf_write_str(w, "tokenizer.chat_template", chatml);
 }
 
+/* --- keys --- */
+
+struct key {
+    const char *arch;
+    char text[96];
+};
+
+static const char *key(struct key *k, const char *name) {
+    (void)snprintf(k->text, sizeof(k->text), "%s.%s", k->arch, name);
+    return k->text;
+}
+
+static uint32_t n_rot(const struct tiny_spec *s) {
+    return s->arch->rope_part ? s->d_head * 3 / 4 : s->d_head;
+}
+
+static void write_rope(struct gguf_write *w, const struct tiny_spec *s, struct key *k) {
+    static const char *const names[] = {
+        [TINY_ROPE_LINEAR] = "linear", [TINY_ROPE_YARN] = "yarn", [TINY_ROPE_LONG] = "longrope"};
+    gguf_write_u32(w, key(k, "rope.dimension_count"), n_rot(s));
+    gguf_write_f32(w, key(k, "rope.freq_base"), s->arch->local_rope_base ? 1e6f : 10000.0f);
+    if (s->rope == TINY_ROPE_PLAIN)
+        return;
+    gguf_write_str(w, key(k, "rope.scaling.type"), names[s->rope]);
+    gguf_write_f32(w, key(k, "rope.scaling.factor"), 4);
+    gguf_write_u32(w, key(k, "rope.scaling.original_context_length"), 64);
+    if (s->rope == TINY_ROPE_LONG)
+        gguf_write_f32(w, key(k, "rope.scaling.attn_factor"), 1.25f);
+}
+
 static void write_hparams(struct gguf_write *w, const struct tiny_spec *s) {
-    gguf_write_str(w, "general.architecture", "llama");
+    struct key k = {.arch = s->arch->name};
+    gguf_write_str(w, "general.architecture", s->arch->name);
     gguf_write_str(w, "general.name", "tiny");
-    gguf_write_u32(w, "llama.block_count", s->n_layer);
-    gguf_write_u32(w, "llama.context_length", s->n_ctx);
-    gguf_write_u32(w, "llama.embedding_length", s->n_embd);
-    gguf_write_u32(w, "llama.feed_forward_length", s->n_ff);
-    gguf_write_u32(w, "llama.attention.head_count", s->n_head);
-    gguf_write_u32(w, "llama.attention.head_count_kv", s->n_head_kv);
-    gguf_write_u32(w, "llama.rope.dimension_count", s->n_embd / s->n_head);
-    gguf_write_f32(w, "llama.rope.freq_base", 10000.0f);
-    gguf_write_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_write_u32(w, key(&k, "block_count"), s->n_layer);
+    gguf_write_u32(w, key(&k, "context_length"), s->n_ctx);
+    gguf_write_u32(w, key(&k, "embedding_length"), s->n_embd);
+    gguf_write_u32(w, key(&k, "feed_forward_length"), s->n_ff);
+    gguf_write_u32(w, key(&k, "attention.head_count"), s->n_head);
+    gguf_write_u32(w, key(&k, "attention.head_count_kv"), s->n_head_kv);
+    gguf_write_u32(w, key(&k, "attention.key_length"), s->d_head);
+    gguf_write_u32(w, key(&k, "attention.value_length"), s->d_head);
+    gguf_write_f32(w, key(&k, "attention.layer_norm_rms_epsilon"), 1e-5f);
+    write_rope(w, s, &k);
+    if (s->window)
+        gguf_write_u32(w, key(&k, "attention.sliding_window"), s->window);
+    if (s->arch->attn_softcap) { /* near enough to bend what random weights give */
+        gguf_write_f32(w, key(&k, "attn_logit_softcapping"), 2);
+        gguf_write_f32(w, key(&k, "final_logit_softcapping"), 5);
+    }
+    if (s->arch->keys & KEYS_SCALES) {
+        gguf_write_f32(w, key(&k, "embedding_scale"), 3);
+        gguf_write_f32(w, key(&k, "residual_scale"), 0.5f);
+        gguf_write_f32(w, key(&k, "attention.scale"), 0.2f);
+        gguf_write_f32(w, key(&k, "logit_scale"), 2);
+    }
 }
 
 /* --- tensors: one walk announces them, a second one writes their bytes --- */
@@ -164,27 +223,63 @@ static void matrix(struct tiny_walk *k, const char *name, uint32_t type, uint32_
     tensor(k, name, type, n_in, n_out, 0, sqrtf(3.0f / (float)n_in));
 }
 
+static const char *layer_name(char dst[64], uint32_t i, const char *name, const char *suffix) {
+    (void)snprintf(dst, 64, "blk.%u.%s.%s", i, name, suffix);
+    return dst;
+}
+
+static void norm(struct tiny_walk *k, uint32_t i, const char *name, uint32_t n) {
+    char full[64];
+    tensor(k, layer_name(full, i, name, "weight"), QUANT_F32, n, 1, 1.0f, 0.2f);
+}
+
+static void layer_matrix(struct tiny_walk *k, uint32_t i, const char *name, uint32_t n_in,
+                         uint32_t n_out, bool bias) {
+    char full[64];
+    matrix(k, layer_name(full, i, name, "weight"), k->s->type, n_in, n_out);
+    if (bias)
+        tensor(k, layer_name(full, i, name, "bias"), QUANT_F32, n_out, 1, 0, 0.5f);
+}
+
+static void attention_tensors(struct tiny_walk *k, uint32_t i) {
+    const struct tiny_spec *s = k->s;
+    const uint32_t n_q = s->d_head * s->n_head, n_kv = s->d_head * s->n_head_kv;
+    const bool per_head = s->arch->qk_norm == QK_NORM_HEAD, bias = s->arch->biases & BIAS_QKV;
+    if (s->arch->fused) {
+        layer_matrix(k, i, "attn_qkv", s->n_embd, n_q + 2 * n_kv, false);
+    } else {
+        layer_matrix(k, i, "attn_q", s->n_embd, n_q, bias);
+        layer_matrix(k, i, "attn_k", s->n_embd, n_kv, bias);
+        layer_matrix(k, i, "attn_v", s->n_embd, n_kv, bias);
+    }
+    if (s->arch->qk_norm != QK_NORM_NONE) {
+        norm(k, i, "attn_q_norm", per_head ? s->d_head : n_q);
+        norm(k, i, "attn_k_norm", per_head ? s->d_head : n_kv);
+    }
+    layer_matrix(k, i, "attn_output", n_q, s->n_embd, s->arch->biases & BIAS_OUT);
+}
+
+static void feed_forward_tensors(struct tiny_walk *k, uint32_t i) {
+    const struct tiny_spec *s = k->s;
+    const bool bias = s->arch->biases & BIAS_FFN;
+    if (!s->arch->fused)
+        layer_matrix(k, i, "ffn_gate", s->n_embd, s->n_ff, bias);
+    layer_matrix(k, i, "ffn_up", s->n_embd, s->arch->fused ? 2 * s->n_ff : s->n_ff, bias);
+    layer_matrix(k, i, "ffn_down", s->n_ff, s->n_embd, bias);
+}
+
 static void layer_tensors(struct tiny_walk *k, uint32_t i) {
     const struct tiny_spec *s = k->s;
-    const uint32_t n_kv = s->n_embd / s->n_head * s->n_head_kv;
-    const struct {
-        const char *name;
-        uint32_t n_in, n_out; /* n_out 0: a norm */
-    } rows[] = {
-        {"attn_norm", s->n_embd, 0},           {"attn_q", s->n_embd, s->n_embd},
-        {"attn_k", s->n_embd, n_kv},           {"attn_v", s->n_embd, n_kv},
-        {"attn_output", s->n_embd, s->n_embd}, {"ffn_norm", s->n_embd, 0},
-        {"ffn_gate", s->n_embd, s->n_ff},      {"ffn_up", s->n_embd, s->n_ff},
-        {"ffn_down", s->n_ff, s->n_embd},
-    };
-    for (size_t j = 0; j < ARRAY_LEN(rows); j++) {
-        char name[64];
-        (void)snprintf(name, sizeof(name), "blk.%u.%s.weight", i, rows[j].name);
-        if (rows[j].n_out)
-            matrix(k, name, s->type, rows[j].n_in, rows[j].n_out);
-        else
-            tensor(k, name, QUANT_F32, rows[j].n_in, 1, 1.0f, 0.2f);
-    }
+    if (s->arch->norms & NORM_PRE)
+        norm(k, i, "attn_norm", s->n_embd);
+    attention_tensors(k, i);
+    if (s->arch->norms & NORM_POST)
+        norm(k, i, "post_attention_norm", s->n_embd);
+    if (s->arch->norms & NORM_PRE)
+        norm(k, i, "ffn_norm", s->n_embd);
+    feed_forward_tensors(k, i);
+    if (s->arch->norms & NORM_POST)
+        norm(k, i, "post_ffw_norm", s->n_embd);
 }
 
 static void walk(struct tiny_walk *k) {
@@ -196,7 +291,11 @@ static void walk(struct tiny_walk *k) {
     if (s->untied)
         matrix(k, "output.weight", s->embd_type, s->n_embd, tiny_gguf_n_vocab());
     if (s->rope_freqs)
-        tensor(k, "rope_freqs.weight", QUANT_F32, s->n_embd / s->n_head / 2, 1, 4.0f, 3.0f);
+        tensor(k, "rope_freqs.weight", QUANT_F32, n_rot(s) / 2, 1, 4.0f, 3.0f);
+    if (s->rope == TINY_ROPE_LONG) {
+        tensor(k, "rope_factors_short.weight", QUANT_F32, n_rot(s) / 2, 1, 1.5f, 0.5f);
+        tensor(k, "rope_factors_long.weight", QUANT_F32, n_rot(s) / 2, 1, 4.0f, 3.0f);
+    }
 }
 
 int tiny_gguf_write(const struct tiny_spec *s, const char *path) {
@@ -204,7 +303,7 @@ int tiny_gguf_write(const struct tiny_spec *s, const char *path) {
     gguf_write_init(&w);
     write_hparams(&w, s);
     write_vocab(&w);
-    const size_t max_cols = MAX(s->n_embd, s->n_ff);
+    const size_t max_cols = MAX(s->n_embd, MAX(s->n_ff, 2 * s->d_head * s->n_head));
     struct tiny_walk k = {.w = &w, .s = s, .rng = s->seed};
     k.row = alloc_array(max_cols, sizeof(float));
     k.bytes = alloc_array(max_cols, sizeof(float));

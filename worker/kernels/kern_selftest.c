@@ -127,8 +127,10 @@ static int test_rope(struct bench *b) {
     for (size_t i = 0; i < 16; i++)
         factors[i] = 1.0f + (float)(i * i) * 0.125f;
     for (int with_factors = 0; with_factors < 2; with_factors++) {
-        struct rope_cfg cfg = {32, with_factors ? 500000.0f : 10000.0f, with_factors ? 0.25f : 1.0f,
-                               with_factors ? factors : NULL};
+        const struct rope_cfg cfg = {.n_rot = 32,
+                                     .base = with_factors ? 500000.0f : 10000.0f,
+                                     .freq_scale = with_factors ? 0.25f : 1.0f,
+                                     .freq_factors = with_factors ? factors : NULL};
         struct rope *r;
         int rv = rope_new(&r, &cfg, NULL);
         if (rv < 0)

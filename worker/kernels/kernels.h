@@ -107,19 +107,23 @@ bool kern_all_below(const float *x, size_t n, float limit);
  * is unknown or the CPU or the build lacks it. */
 const struct kern_ops *kernels_pick(const char *isa, struct errbuf *eb);
 
-/* RoPE angles. */
+/* RoPE angles of a group of layers that rotate alike. */
 struct rope_cfg {
     uint32_t n_rot;            /* rotated floats of a head, even */
     float base;                /* rope.freq_base */
-    float freq_scale;          /* linear scaling: 1 / factor; 1 without */
+    float freq_scale;          /* 1 / scaling factor; 1 without */
     const float *freq_factors; /* [n_rot/2] divisors (rope_freqs.weight) or NULL; copied */
+    float magnitude;           /* of cos and sin; 0: 1 */
+    uint32_t yarn_orig_ctx;    /* trained context: freq_scale is YaRN's; 0: of every pair */
+    float beta_fast,
+        beta_slow; /* YaRN: turns within it above which nothing, below which all is scaled */
 };
 struct rope; /* opaque, read-only after rope_new() */
 int rope_new(struct rope **ret, const struct rope_cfg *cfg, struct errbuf *eb);
 void rope_free(struct rope *r); /* NULL is a no-op */
-/* SHA-256 over each group of layers that rotate alike (one here): u32 number of frequencies, the frequencies
- * in radians a position and the magnitude of cos and sin (1 here), f64, all little-endian. */
-void rope_digest(const struct rope *r, uint8_t ret[DIGEST_BYTES]);
+/* SHA-256 over the groups: u32 number of frequencies, the frequencies in radians a position and the magnitude
+ * of cos and sin, f64, all little-endian. */
+void rope_digest(const struct rope *const *groups, size_t n, uint8_t ret[DIGEST_BYTES]);
 /* cs [n, n_rot]: for each position pos0 .. pos0+n-1 first cos[n_rot/2], then sin[n_rot/2]. About
  * 1 microsecond a position; the same for all layers and heads, so compute it once a step. */
 void rope_rows(const struct rope *r, uint32_t pos0, uint32_t n, float *cs);

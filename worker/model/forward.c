@@ -47,16 +47,22 @@ struct fwd {
     float *k, *v;     /* [max_rows, n_head_kv, d_head] */
     float *att;       /* [max_rows, n_head, d_head] */
     float *gate, *up; /* [max_rows, n_ff] */
-    float *cs;        /* [max_rows, n_rot] cos and sin of the row's position */
+    float *cs;        /* [max_rows, n_rope, n_rot] cos and sin of the row's position */
     float *head;      /* [max_logit_rows, n_embd] normed rows of which logits are wanted */
 };
 
-/* Where the row-wise steps find what they need. */
+/* What ends a block and begins the next one: proj to the residual stream, the next input. NULL: not there. */
 struct row_job {
     struct fwd *f;
-    const struct model_layer *layer;
-    const float *norm; /* of the norm that follows the residual addition */
     bool add_proj;
+    const float *bias, *post; /* of proj */
+    const float *norm;        /* of the norm that follows the residual addition */
+};
+
+struct layer_job {
+    struct fwd *f;
+    const struct model_layer *layer;
+    int32_t rope; /* group; -1: not rotated */
 };
 
 static float *new_floats(size_t rows, size_t cols) {
@@ -81,7 +87,7 @@ static int alloc_buffers(struct fwd *f) {
     f->att = new_floats(n, f->n_q);
     f->gate = new_floats(n, hp->n_ff);
     f->up = new_floats(n, hp->n_ff);
-    f->cs = new_floats(n, hp->n_rot);
+    f->cs = new_floats(n, (size_t)hp->n_rope * hp->n_rot);
     f->head = new_floats(f->cfg.max_logit_rows, hp->n_embd);
     bool ok = f->runs && f->attn && f->failed && f->row_run && f->row_pos && f->x && f->xn &&
               f->proj && f->q && f->k && f->v && f->att && f->gate && f->up && f->cs && f->head;
@@ -246,12 +252,15 @@ static void embed_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     (void)thread;
     struct fwd *f = arg;
     const struct model *m = f->m;
+    const struct model_hparams *hp = &m->hp;
     for (size_t r = begin; r < end; r++) {
         const struct run *run = &f->runs[f->row_run[r]];
         int32_t tok = run->seq->tok[r - run->row0];
-        quant_dequant_row(m->embd_type, row_of(f->x, r, m->hp.n_embd), m->embd, (size_t)tok,
-                          m->hp.n_embd);
-        rope_rows(m->rope, f->row_pos[r], 1, row_of(f->cs, r, m->hp.n_rot));
+        float *cs = row_of(f->cs, r, (size_t)hp->n_rope * hp->n_rot);
+        quant_dequant_row(m->embd_type, row_of(f->x, r, hp->n_embd), m->embd, (size_t)tok,
+                          hp->n_embd);
+        for (uint32_t g = 0; g < hp->n_rope; g++)
+            rope_rows(m->rope[g], f->row_pos[r], 1, cs + (size_t)g * hp->n_rot);
     }
 }
 
@@ -260,31 +269,57 @@ static void residual_norm_rows(void *arg, size_t begin, size_t end, unsigned thr
     (void)thread;
     const struct row_job *job = arg;
     struct fwd *f = job->f;
-    const size_t n = f->m->hp.n_embd;
+    const struct kern_ops *ops = f->cfg.ops;
+    const struct model_hparams *hp = &f->m->hp;
+    const size_t n = hp->n_embd;
     for (size_t r = begin; r < end; r++) {
-        float *x = row_of(f->x, r, n);
+        float *x = row_of(f->x, r, n), *proj = row_of(f->proj, r, n);
+        if (job->bias)
+            ops->add(proj, job->bias, n);
+        if (job->post)
+            ops->rms_norm(proj, proj, job->post, n, hp->rms_eps);
         if (job->add_proj)
-            f->cfg.ops->add(x, row_of(f->proj, r, n), n);
+            ops->add(x, proj, n);
         if (job->norm)
-            f->cfg.ops->rms_norm(row_of(f->xn, r, n), x, job->norm, n, f->m->hp.rms_eps);
+            ops->rms_norm(row_of(f->xn, r, n), x, job->norm, n, hp->rms_eps);
     }
 }
 
-static void rotate_row(const struct fwd *f, size_t r) {
+/* One row of q or k: bias, norm, RoPE. cs NULL: none. */
+static void finish_heads(const struct fwd *f, float *x, size_t n_head, const float *bias,
+                         const float *norm, const float *cs) {
     const struct model_hparams *hp = &f->m->hp;
-    const float *cs = row_of(f->cs, r, hp->n_rot);
-    void (*rope)(float *, const float *, size_t, size_t, size_t) =
-        hp->rope_neox ? f->cfg.ops->rope_neox : f->cfg.ops->rope_norm;
-    rope(row_of(f->q, r, f->n_q), cs, hp->n_head, hp->d_head, hp->n_rot);
-    rope(row_of(f->k, r, f->n_kv), cs, hp->n_head_kv, hp->d_head, hp->n_rot);
+    const struct kern_ops *ops = f->cfg.ops;
+    const size_t n = n_head * hp->d_head, part = hp->qk_norm == QK_NORM_HEAD ? hp->d_head : n;
+    if (bias)
+        ops->add(x, bias, n);
+    for (size_t i = 0; norm && i < n; i += part)
+        ops->rms_norm(x + i, x + i, norm, part, hp->rms_eps);
+    if (cs)
+        (hp->rope_neox ? ops->rope_neox : ops->rope_norm)(x, cs, n_head, hp->d_head, hp->n_rot);
 }
 
-/* RoPE, then K and V into the pages, run by run: a stretch of rows of one page is written together. */
-static void rope_store_rows(void *arg, size_t begin, size_t end, unsigned thread) {
+static void finish_qkv(const struct layer_job *job, size_t r) {
+    struct fwd *f = job->f;
+    const struct model_hparams *hp = &f->m->hp;
+    const struct model_layer *l = job->layer;
+    const float *cs = NULL;
+    if (job->rope >= 0)
+        cs = f->cs + (r * hp->n_rope + (size_t)job->rope) * hp->n_rot;
+    finish_heads(f, row_of(f->q, r, f->n_q), hp->n_head, l->qkv_bias[0], l->q_norm, cs);
+    finish_heads(f, row_of(f->k, r, f->n_kv), hp->n_head_kv, l->qkv_bias[1], l->k_norm, cs);
+    if (l->qkv_bias[2])
+        f->cfg.ops->add(row_of(f->v, r, f->n_kv), l->qkv_bias[2], f->n_kv);
+}
+
+/* Biases, norms and RoPE, then K and V into the pages, run by run: a stretch of rows of one page is
+ * written together. */
+static void finish_store_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     (void)thread;
-    struct fwd *f = arg;
+    const struct layer_job *job = arg;
+    struct fwd *f = job->f;
     for (size_t r = begin; r < end; r++)
-        rotate_row(f, r);
+        finish_qkv(job, r);
     while (begin < end) {
         const struct run *run = &f->runs[f->row_run[begin]];
         const size_t stop = MIN(end, (size_t)run->row0 + run->n);
@@ -303,21 +338,25 @@ static void rope_store_rows(void *arg, size_t begin, size_t end, unsigned thread
     }
 }
 
-static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread) {
+static void activation_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     (void)thread;
-    struct fwd *f = arg;
+    const struct layer_job *job = arg;
+    struct fwd *f = job->f;
+    const struct kern_ops *ops = f->cfg.ops;
+    const float *const *bias = job->layer->gate_up_bias;
     const size_t n = f->m->hp.n_ff;
-    for (size_t r = begin; r < end; r++)
-        f->cfg.ops->silu_mul(row_of(f->gate, r, n), row_of(f->gate, r, n), row_of(f->up, r, n), n);
+    for (size_t r = begin; r < end; r++) {
+        float *gate = row_of(f->gate, r, n), *up = row_of(f->up, r, n);
+        if (bias[0])
+            ops->add(gate, bias[0], n);
+        if (bias[1])
+            ops->add(up, bias[1], n);
+        ops->silu_mul(gate, gate, up, n);
+    }
 }
 
 static void for_rows(struct fwd *f, kern_fn fn, void *arg) {
     kern_team_for(f->cfg.team, f->n_rows, ROW_GRAIN, fn, arg);
-}
-
-static void residual_norm(struct fwd *f, const float *norm, bool add_proj) {
-    struct row_job job = {.f = f, .norm = norm, .add_proj = add_proj};
-    for_rows(f, residual_norm_rows, &job);
 }
 
 /* --- products --- */
@@ -391,13 +430,21 @@ static void keep_wanted_rows(struct fwd *f) {
     number_rows(f);
 }
 
-static void attention_block(struct fwd *f, const struct model_layer *l, bool is_last) {
-    const size_t n_embd = f->m->hp.n_embd;
+/* What the products of a block read: the normed rows, or the residual stream as it is. */
+static const float *block_input(const struct fwd *f, const float *norm) {
+    return norm ? f->xn : f->x;
+}
+
+static void attention_block(struct fwd *f, uint32_t i) {
+    const struct model_hparams *hp = &f->m->hp;
+    const struct model_layer *l = &f->m->layers[i];
+    const size_t n_embd = hp->n_embd;
     struct matmul_out qkv[] = {
-        {l->wq, f->q, f->n_q}, {l->wk, f->k, f->n_kv}, {l->wv, f->v, f->n_kv}};
-    product(f, f->xn, n_embd, qkv, 3);
-    for_rows(f, rope_store_rows, f);
-    if (is_last)
+        {l->qkv[0], f->q, f->n_q}, {l->qkv[1], f->k, f->n_kv}, {l->qkv[2], f->v, f->n_kv}};
+    product(f, block_input(f, l->attn_norm), n_embd, qkv, 3);
+    struct layer_job job = {.f = f, .layer = l, .rope = hp->layer[i].rope};
+    for_rows(f, finish_store_rows, &job);
+    if (i == hp->n_layer - 1)
         keep_wanted_rows(f);
     if (f->n_rows == 0)
         return;
@@ -408,27 +455,42 @@ static void attention_block(struct fwd *f, const struct model_layer *l, bool is_
 
 static void feed_forward(struct fwd *f, const struct model_layer *l) {
     const size_t n_embd = f->m->hp.n_embd, n_ff = f->m->hp.n_ff;
-    struct matmul_out gate_up[] = {{l->w_gate, f->gate, n_ff}, {l->w_up, f->up, n_ff}};
-    product(f, f->xn, n_embd, gate_up, 2);
-    for_rows(f, silu_rows, f);
+    struct matmul_out gate_up[] = {{l->gate_up[0], f->gate, n_ff}, {l->gate_up[1], f->up, n_ff}};
+    product(f, block_input(f, l->ffn_norm), n_embd, gate_up, 2);
+    struct layer_job job = {.f = f, .layer = l};
+    for_rows(f, activation_rows, &job);
     struct matmul_out down[] = {{l->w_down, f->proj, n_embd}};
     product(f, f->gate, n_ff, down, 1);
 }
 
+/* Ends block l (NULL: there is none before) and begins the one whose norm is given (NULL: none after). */
+static void end_feed_forward(struct fwd *f, const struct model_layer *l, const float *norm) {
+    struct row_job job = {.f = f, .norm = norm};
+    if (l)
+        job = (struct row_job){f, true, l->w_down_bias, l->ffn_post, norm};
+    for_rows(f, residual_norm_rows, &job);
+}
+
+static void end_attention(struct fwd *f, const struct model_layer *l) {
+    struct row_job job = {f, true, l->wo_bias, l->attn_post, l->ffn_norm};
+    for_rows(f, residual_norm_rows, &job);
+}
+
 static void layers(struct fwd *f) {
-    const uint32_t n_layer = f->m->hp.n_layer;
-    for (uint32_t i = 0; i < n_layer && f->n_rows; i++) {
+    const struct model_layer *last = NULL;
+    for (uint32_t i = 0; i < f->m->hp.n_layer && f->n_rows; i++) {
         const struct model_layer *l = &f->m->layers[i];
         f->shape.k_off = f->layout.layer[i].k;
         f->shape.k_scale_off = f->layout.layer[i].k_scale;
         f->shape.v_off = f->layout.layer[i].v;
         f->shape.v_scale_off = f->layout.layer[i].v_scale;
-        residual_norm(f, l->attn_norm, i > 0);
-        attention_block(f, l, i == n_layer - 1);
-        residual_norm(f, l->ffn_norm, true);
+        end_feed_forward(f, last, l->attn_norm);
+        attention_block(f, i);
+        end_attention(f, l);
         feed_forward(f, l);
+        last = l;
     }
-    residual_norm(f, NULL, true);
+    end_feed_forward(f, last, NULL);
 }
 
 /* --- the head --- */

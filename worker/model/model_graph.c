@@ -10,7 +10,7 @@ static void add_f32(struct strbuf *out, const char *key, float v) {
     strbuf_addf(out, "%s=%08x\n", key, bits);
 }
 
-/* The same of every layer: no architecture that is implemented has others. */
+/* The same of every layer. */
 static void add_layers(struct strbuf *out, const char *key, const struct model *m, uint32_t v) {
     strbuf_addf(out, "%s=", key);
     for (uint32_t i = 0; i < m->hp.n_layer; i++)
@@ -18,20 +18,38 @@ static void add_layers(struct strbuf *out, const char *key, const struct model *
     strbuf_addf(out, "\n");
 }
 
-/* Beside what "llama" sets stand the options of graphs to come, at the value that means "not there", so
- * that adding one changes no namespace of a model that does not use it. */
+static void add_rope_groups(struct strbuf *out, const struct model *m) {
+    strbuf_addf(out, "rope_group=");
+    for (uint32_t i = 0; i < m->hp.n_layer; i++)
+        strbuf_addf(out, i ? ",%d" : "%d", m->hp.layer[i].rope);
+    strbuf_addf(out, "\n");
+}
+
+static void add_windows(struct strbuf *out, const struct model *m) {
+    strbuf_addf(out, "window=");
+    for (uint32_t i = 0; i < m->hp.n_layer; i++)
+        strbuf_addf(out, i ? ",%u" : "%u", m->hp.layer[i].window);
+    strbuf_addf(out, "\n");
+}
+
+static const char *const act_names[] = {[ACT_SILU] = "silu", [ACT_GELU_TANH] = "gelu_tanh"};
+static const char *const norm_places[] = {
+    [NORM_PRE] = "pre", [NORM_POST] = "post", [NORM_PRE | NORM_POST] = "both"};
+
+/* Options of graphs to come stand here too, at the value that means "not there", so that adding one changes
+ * no namespace of a model that does not use it. */
 void model_graph_text(const struct model *m, struct strbuf *out) {
     const struct model_hparams *hp = &m->hp;
-    strbuf_addf(out, "activation=silu\n");
+    strbuf_addf(out, "activation=%s\n", act_names[hp->act]);
     add_f32(out, "attn_scale", hp->attn_scale);
     add_layers(out, "attn_sink", m, 0);
-    add_f32(out, "attn_softcap", 0);
+    add_f32(out, "attn_softcap", hp->attn_softcap);
     add_layers(out, "d_head", m, hp->d_head);
-    add_f32(out, "embd_scale", 1);
+    add_f32(out, "embd_scale", hp->embd_scale);
     add_layers(out, "expert_count", m, 0);
     add_layers(out, "expert_used", m, 0);
-    add_f32(out, "logit_scale", 1);
-    add_f32(out, "logit_softcap", 0);
+    add_f32(out, "logit_scale", hp->logit_scale);
+    add_f32(out, "logit_softcap", hp->logit_softcap);
     add_u32(out, "n_embd", hp->n_embd);
     add_layers(out, "n_ff", m, hp->n_ff);
     add_layers(out, "n_head", m, hp->n_head);
@@ -41,13 +59,13 @@ void model_graph_text(const struct model *m, struct strbuf *out) {
     add_u32(out, "n_vocab", hp->n_vocab);
     strbuf_addf(out, "norm=rms\n");
     add_f32(out, "norm_eps", hp->rms_eps);
-    strbuf_addf(out, "norm_place=pre\n");
-    add_u32(out, "qk_norm", 0);
-    add_f32(out, "residual_scale", 1);
-    add_layers(out, "rope_group", m, 0);
+    strbuf_addf(out, "norm_place=%s\n", norm_places[hp->norms]);
+    add_u32(out, "qk_norm", hp->qk_norm);
+    add_f32(out, "residual_scale", hp->residual_scale);
+    add_rope_groups(out, m);
     strbuf_addf(out, "rope_pairs=%s\n", hp->rope_neox ? "halves" : "neighbours");
     add_u32(out, "tied", hp->tied);
-    add_layers(out, "window", m, 0);
+    add_windows(out, m);
 }
 
 int model_graph_digest(const struct model *m, uint8_t ret[DIGEST_BYTES]) {

@@ -18,15 +18,16 @@ int kv_dtype_parse(const char *name, enum kv_dtype *ret) {
     return ERR_UNSUPPORTED;
 }
 
-/* One tensor that the architecture reads. Matrices map n_in features to n_out. */
+/* One tensor that the architecture reads: a vector, or matrices of n_in inputs one behind the other. */
 struct want {
     char name[64];
     enum { WANT_VECTOR, WANT_MATRIX, WANT_EMBD } kind;
-    uint32_t n_in, n_out; /* n_out 1: a vector */
+    uint32_t n_in, n_out; /* of the tensor; n_out 1: a vector */
     bool optional;
     const float **vector;
-    struct packed_mat *
-        *matrix; /* of an embedding: the head that is made of the same rows, or NULL */
+    /* Of an embedding: the head that is made of the same rows, or NULL. */
+    struct packed_mat **matrix; /* [n_parts] */
+    uint32_t n_parts, rows[3];  /* outputs of each part */
 };
 
 /* While the tensors of a file are bound to a model. */
@@ -35,9 +36,9 @@ struct binder {
     bool keep_raw;
     struct want *want;
     size_t n_want, cap_want;
-    const struct want **want_of; /* [n_tensors] */
-    float *next;                 /* free place in m->vectors */
-    const float *rope_factors;   /* NULL: the file has none */
+    const struct want **want_of;                        /* [n_tensors] */
+    float *next;                                        /* free place in m->vectors */
+    const float *rope_factors, *rope_short, *rope_long; /* NULL: the file has none */
     const struct model_load_cfg *cfg;
     uint64_t n_read; /* bytes of tensors */
 };
@@ -48,7 +49,7 @@ static struct want *add_want(struct binder *b, uint32_t n_in, uint32_t n_out, co
     CHECK(b->n_want < b->cap_want);
     struct want *w = &b->want[b->n_want++];
     *w = (struct want){.n_in = n_in, .n_out = n_out};
-    (void)snprintf(w->name, sizeof(w->name), "%s.weight", name);
+    (void)snprintf(w->name, sizeof(w->name), "%s", name);
     return w;
 }
 
@@ -59,45 +60,110 @@ static struct want *want_vector(struct binder *b, uint32_t n, const char *name, 
     return w;
 }
 
-static void want_matrix(struct binder *b, uint32_t n_in, uint32_t n_out, const char *name,
-                        struct packed_mat **ret) {
+static struct want *want_matrix(struct binder *b, uint32_t n_in, uint32_t n_out, const char *name,
+                                struct packed_mat **ret) {
     struct want *w = add_want(b, n_in, n_out, name);
     w->kind = WANT_MATRIX;
     w->matrix = ret;
+    w->n_parts = 1;
+    w->rows[0] = n_out;
+    return w;
 }
 
-#define LAYER_WANTS 9
+/* Tensors of one layer, by the names that follow "blk.N.". */
+struct layer_binder {
+    struct binder *b;
+    uint32_t i;
+    char name[64];
+};
+
+static const char *layer_name(struct layer_binder *lb, const char *name, const char *suffix) {
+    (void)snprintf(lb->name, sizeof(lb->name), "blk.%u.%s.%s", lb->i, name, suffix);
+    return lb->name;
+}
+
+static void layer_norm(struct layer_binder *lb, const char *name, uint32_t n, const float **ret) {
+    (void)want_vector(lb->b, n, layer_name(lb, name, "weight"), ret);
+}
+
+/* kind: BIAS_* of its bias. */
+static void layer_matrix(struct layer_binder *lb, const char *name, uint32_t n_in, uint32_t n_out,
+                         struct packed_mat **ret, uint8_t kind, const float **ret_bias) {
+    const struct model_arch *a = lb->b->m->arch;
+    (void)want_matrix(lb->b, n_in, n_out, layer_name(lb, name, "weight"), ret);
+    if ((a->biases | a->maybe_biases) & kind)
+        want_vector(lb->b, n_out, layer_name(lb, name, "bias"), ret_bias)->optional =
+            !(a->biases & kind);
+}
+
+static bool has_tensor(struct layer_binder *lb, const char *name) {
+    return gguf_find_tensor(lb->b->m->gguf, layer_name(lb, name, "weight")) != NULL;
+}
+
+static void want_attention(struct layer_binder *lb, struct model_layer *l) {
+    static const char *const names[3] = {"attn_q", "attn_k", "attn_v"};
+    const struct model_hparams *hp = &lb->b->m->hp;
+    const uint32_t n_q = hp->n_head * hp->d_head, n_kv = hp->n_head_kv * hp->d_head;
+    const uint32_t rows[3] = {n_q, n_kv, n_kv};
+    const bool per_head = hp->qk_norm == QK_NORM_HEAD;
+    if (lb->b->m->arch->fused && has_tensor(lb, "attn_qkv")) {
+        struct want *w = want_matrix(lb->b, hp->n_embd, n_q + 2 * n_kv, lb->name, l->qkv);
+        w->n_parts = 3;
+        memcpy(w->rows, rows, sizeof(rows));
+    } else {
+        for (int k = 0; k < 3; k++)
+            layer_matrix(lb, names[k], hp->n_embd, rows[k], &l->qkv[k], BIAS_QKV, &l->qkv_bias[k]);
+    }
+    if (hp->qk_norm != QK_NORM_NONE) {
+        layer_norm(lb, "attn_q_norm", per_head ? hp->d_head : n_q, &l->q_norm);
+        layer_norm(lb, "attn_k_norm", per_head ? hp->d_head : n_kv, &l->k_norm);
+    }
+    layer_matrix(lb, "attn_output", n_q, hp->n_embd, &l->wo, BIAS_OUT, &l->wo_bias);
+}
+
+static void want_feed_forward(struct layer_binder *lb, struct model_layer *l) {
+    static const char *const names[2] = {"ffn_gate", "ffn_up"};
+    const struct model_hparams *hp = &lb->b->m->hp;
+    if (lb->b->m->arch->fused && !has_tensor(lb, "ffn_gate")) {
+        struct want *w = want_matrix(lb->b, hp->n_embd, 2 * hp->n_ff,
+                                     layer_name(lb, "ffn_up", "weight"), l->gate_up);
+        w->n_parts = 2;
+        w->rows[0] = w->rows[1] = hp->n_ff;
+    } else {
+        for (int k = 0; k < 2; k++)
+            layer_matrix(lb, names[k], hp->n_embd, hp->n_ff, &l->gate_up[k], BIAS_FFN,
+                         &l->gate_up_bias[k]);
+    }
+    layer_matrix(lb, "ffn_down", hp->n_ff, hp->n_embd, &l->w_down, BIAS_FFN, &l->w_down_bias);
+}
+
+#define LAYER_WANTS 20
 static void want_layer(struct binder *b, uint32_t i) {
     const struct model_hparams *hp = &b->m->hp;
     struct model_layer *l = &b->m->layers[i];
-    const uint32_t n_q = hp->n_head * hp->d_head, n_kv = hp->n_head_kv * hp->d_head;
-    const struct {
-        const char *name;
-        uint32_t n_in, n_out;
-        struct packed_mat **matrix;
-        const float **vector;
-    } rows[LAYER_WANTS] = {
-        {"attn_norm", hp->n_embd, 1, NULL, &l->attn_norm},
-        {"attn_q", hp->n_embd, n_q, &l->wq, NULL},
-        {"attn_k", hp->n_embd, n_kv, &l->wk, NULL},
-        {"attn_v", hp->n_embd, n_kv, &l->wv, NULL},
-        {"attn_output", n_q, hp->n_embd, &l->wo, NULL},
-        {"ffn_norm", hp->n_embd, 1, NULL, &l->ffn_norm},
-        {"ffn_gate", hp->n_embd, hp->n_ff, &l->w_gate, NULL},
-        {"ffn_up", hp->n_embd, hp->n_ff, &l->w_up, NULL},
-        {"ffn_down", hp->n_ff, hp->n_embd, &l->w_down, NULL},
-    };
-    for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
-        char name[56];
-        (void)snprintf(name, sizeof(name), "blk.%u.%s", i, rows[k].name);
-        if (rows[k].vector)
-            (void)want_vector(b, rows[k].n_in, name, rows[k].vector);
-        else
-            want_matrix(b, rows[k].n_in, rows[k].n_out, name, rows[k].matrix);
+    struct layer_binder lb = {.b = b, .i = i};
+    if (hp->norms & NORM_PRE) {
+        layer_norm(&lb, "attn_norm", hp->n_embd, &l->attn_norm);
+        layer_norm(&lb, "ffn_norm", hp->n_embd, &l->ffn_norm);
     }
+    if (hp->norms & NORM_POST) {
+        layer_norm(&lb, "post_attention_norm", hp->n_embd, &l->attn_post);
+        layer_norm(&lb, "post_ffw_norm", hp->n_embd, &l->ffn_post);
+    }
+    want_attention(&lb, l);
+    want_feed_forward(&lb, l);
 }
 
-#define MODEL_WANTS 4
+static void want_rope_factors(struct binder *b) {
+    const struct model_hparams *hp = &b->m->hp;
+    want_vector(b, hp->n_rot / 2, "rope_freqs.weight", &b->rope_factors)->optional = true;
+    if (!hp->longrope)
+        return;
+    (void)want_vector(b, hp->n_rot / 2, "rope_factors_short.weight", &b->rope_short);
+    (void)want_vector(b, hp->n_rot / 2, "rope_factors_long.weight", &b->rope_long);
+}
+
+#define MODEL_WANTS 6
 static int want_all(struct binder *b, struct errbuf *eb) {
     struct model *m = b->m;
     struct model_hparams *hp = &m->hp;
@@ -110,13 +176,13 @@ static int want_all(struct binder *b, struct errbuf *eb) {
     m->layers = alloc_array(hp->n_layer, sizeof(*m->layers));
     if (!b->want || !m->layers)
         return err_set(eb, ERR_NOMEM, "model of %u layers", hp->n_layer);
-    struct want *w = add_want(b, hp->n_embd, hp->n_vocab, "token_embd");
+    struct want *w =
+        want_matrix(b, hp->n_embd, hp->n_vocab, "token_embd.weight", hp->tied ? &m->output : NULL);
     w->kind = WANT_EMBD;
-    w->matrix = hp->tied ? &m->output : NULL;
     if (!hp->tied)
-        want_matrix(b, hp->n_embd, hp->n_vocab, "output", &m->output);
-    (void)want_vector(b, hp->n_embd, "output_norm", &m->output_norm);
-    want_vector(b, hp->n_rot / 2, "rope_freqs", &b->rope_factors)->optional = true;
+        (void)want_matrix(b, hp->n_embd, hp->n_vocab, "output.weight", &m->output);
+    (void)want_vector(b, hp->n_embd, "output_norm.weight", &m->output_norm);
+    want_rope_factors(b);
     for (uint32_t i = 0; i < hp->n_layer; i++)
         want_layer(b, i);
     return 0;
@@ -209,21 +275,25 @@ static int check_finite(const struct want *w, const struct gguf_tensor *t, const
                    q->block_items == 1 ? "element" : "the scale of block", bad);
 }
 
-static int pack_matrix(struct binder *b, const struct want *w, const struct gguf_tensor *t,
-                       const uint8_t *bytes, struct errbuf *eb) {
-    const struct packed_src src = {
-        .dtype = t->type,
-        .n_out = w->n_out,
-        .n_in = w->n_in,
-        .bytes = bytes,
-        .n_bytes = t->bytes,
-        .keep_raw = b->keep_raw,
-        .mem = b->m->weights,
-    };
-    int rv = packed_mat_new(w->matrix, &src, eb);
-    if (rv < 0)
-        return err_wrap(eb, rv, "tensor '%s'", w->name);
-    b->m->packed_bytes += packed_mat_bytes(*w->matrix);
+static int pack_matrices(struct binder *b, const struct want *w, const struct gguf_tensor *t,
+                         const uint8_t *bytes, struct errbuf *eb) {
+    const size_t row_bytes = t->bytes / w->n_out;
+    for (uint32_t i = 0; i < w->n_parts; i++) {
+        const struct packed_src src = {
+            .dtype = t->type,
+            .n_out = w->rows[i],
+            .n_in = w->n_in,
+            .bytes = bytes,
+            .n_bytes = w->rows[i] * row_bytes,
+            .keep_raw = b->keep_raw,
+            .mem = b->m->weights,
+        };
+        int rv = packed_mat_new(&w->matrix[i], &src, eb);
+        if (rv < 0)
+            return err_wrap(eb, rv, "tensor '%s'", w->name);
+        b->m->packed_bytes += packed_mat_bytes(w->matrix[i]);
+        bytes += src.n_bytes;
+    }
     return 0;
 }
 
@@ -247,22 +317,51 @@ static int take_tensor(void *arg, size_t i, const uint8_t *bytes, struct errbuf 
         b->m->embd_type = quant_type_find(t->type);
         b->m->embd = bytes;
     }
-    return w->matrix ? pack_matrix(b, w, t, bytes, eb) : 0;
+    return w->matrix ? pack_matrices(b, w, t, bytes, eb) : 0;
 }
 
-static int make_rope(struct binder *b, struct errbuf *eb) {
+static int make_ropes(struct binder *b, struct errbuf *eb) {
     const struct model_hparams *hp = &b->m->hp;
-    const struct rope_cfg cfg = {.n_rot = hp->n_rot,
-                                 .base = hp->rope_base,
-                                 .freq_scale = hp->rope_scale,
-                                 .freq_factors = b->rope_factors};
-    for (uint32_t i = 0; b->rope_factors && i < hp->n_rot / 2; i++)
-        if (b->rope_factors[i] == 0)
-            return err_set(eb, ERR_CORRUPT, "tensor 'rope_freqs.weight': factor %u is zero", i);
-    return rope_new(&b->m->rope, &cfg, eb);
+    const float *factors =
+        hp->longrope ? (hp->longrope_long ? b->rope_long : b->rope_short) : b->rope_factors;
+    for (uint32_t i = 0; factors && i < hp->n_rot / 2; i++)
+        if (factors[i] == 0)
+            return err_set(eb, ERR_CORRUPT, "tensor '%s': factor %u is zero",
+                           !hp->longrope       ? "rope_freqs.weight"
+                           : hp->longrope_long ? "rope_factors_long.weight"
+                                               : "rope_factors_short.weight",
+                           i);
+    for (uint32_t g = 0; g < hp->n_rope; g++) {
+        const struct model_rope *r = &hp->rope[g];
+        const struct rope_cfg cfg = {
+            .n_rot = hp->n_rot,
+            .base = r->base,
+            .freq_scale = r->scale,
+            .freq_factors = g == 0 ? factors : NULL,
+            .magnitude = r->magnitude,
+            .yarn_orig_ctx = r->yarn_orig_ctx,
+            .beta_fast = r->beta_fast,
+            .beta_slow = r->beta_slow,
+        };
+        int rv = rope_new(&b->m->rope[g], &cfg, eb);
+        if (rv < 0)
+            return rv;
+    }
+    return 0;
 }
 
-static int read_hparams(struct model *m, struct errbuf *eb) {
+/* The architectures there are, for whoever has another. */
+static int unknown_arch(struct gguf_str arch, struct errbuf *eb) {
+    char known[256];
+    size_t n, at = 0;
+    const struct model_arch *a = model_arch_table(&n);
+    for (size_t i = 0; i < n && at < sizeof(known); i++)
+        at += (size_t)snprintf(known + at, sizeof(known) - at, i ? ", %s" : "%s", a[i].name);
+    return err_set(eb, ERR_UNSUPPORTED, "architecture '%.*s' is not supported; known: %s",
+                   (int)MIN(arch.len, (size_t)64), arch.p, known);
+}
+
+static int read_hparams(struct model *m, uint32_t max_ctx, struct errbuf *eb) {
     struct gguf_str arch = {"", 0}, name = {"", 0};
     int rv = gguf_get_str(m->gguf, "general.architecture", &arch, eb);
     if (rv >= 0)
@@ -271,9 +370,8 @@ static int read_hparams(struct model *m, struct errbuf *eb) {
         return rv;
     m->arch = model_arch_find(arch);
     if (!m->arch)
-        return err_set(eb, ERR_UNSUPPORTED, "architecture '%.*s' is not supported (llama is)",
-                       (int)MIN(arch.len, (size_t)64), arch.p);
-    rv = m->arch->read_hparams(m->arch, m->gguf, &m->hp, eb);
+        return unknown_arch(arch, eb);
+    rv = model_arch_read(m->arch, m->gguf, max_ctx, &m->hp, eb);
     if (rv < 0)
         return rv;
     (void)snprintf(m->hp.name, sizeof(m->hp.name), "%.*s", (int)MIN(name.len, (size_t)127), name.p);
@@ -318,7 +416,7 @@ static int bind(struct binder *b, struct gguf_file *f, const struct model_digest
         rv = match_tensors(b, eb);
     if (rv >= 0)
         rv = load_tensors(b, f, d, eb);
-    return rv >= 0 ? make_rope(b, eb) : rv;
+    return rv >= 0 ? make_ropes(b, eb) : rv;
 }
 
 static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf *eb) {
@@ -334,7 +432,7 @@ static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf
         return err_set(eb, ERR_NOMEM, "weights");
     m->gguf = gguf_file_peek(f);
     struct binder b = {.m = m, .keep_raw = cfg->keep_raw, .cfg = cfg};
-    rv = read_hparams(m, eb);
+    rv = read_hparams(m, cfg->max_ctx, eb);
     if (rv >= 0)
         rv = bind(&b, f, &d, eb);
     free(b.want);
@@ -357,12 +455,11 @@ int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errb
 }
 
 static void free_layer(struct model_layer *l) {
-    packed_mat_free(l->wq);
-    packed_mat_free(l->wk);
-    packed_mat_free(l->wv);
+    for (int i = 0; i < 3; i++)
+        packed_mat_free(l->qkv[i]);
     packed_mat_free(l->wo);
-    packed_mat_free(l->w_gate);
-    packed_mat_free(l->w_up);
+    for (int i = 0; i < 2; i++)
+        packed_mat_free(l->gate_up[i]);
     packed_mat_free(l->w_down);
 }
 
@@ -373,7 +470,8 @@ void model_free(struct model *m) {
         free_layer(&m->layers[i]);
     packed_mat_free(m->output);
     weight_mem_free(m->weights);
-    rope_free(m->rope);
+    for (int i = 0; i < MODEL_MAX_ROPES; i++)
+        rope_free(m->rope[i]);
     free(m->layers);
     free(m->vectors);
     free(m->path);
@@ -388,11 +486,15 @@ bool model_file_changed(const struct model *m) {
 
 int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok,
                     enum kv_dtype t, struct errbuf *eb) {
+    uint32_t window[KV_MAX_RANGES];
+    for (uint32_t i = 0; i < m->hp.n_layer; i++)
+        window[i] = m->hp.layer[i].window;
     const struct kv_layout_cfg c = {.n_layer = m->hp.n_layer,
                                     .n_kv_head = m->hp.n_head_kv,
                                     .d_head = m->hp.d_head,
                                     .block_tok = block_tok,
                                     .k_dtype = t,
-                                    .v_dtype = t};
+                                    .v_dtype = t,
+                                    .window = window};
     return kv_layout_init(ret, &c, eb);
 }

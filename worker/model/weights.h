@@ -23,28 +23,62 @@ struct rope;
 /* "f16" or "f32", what attention reads; ERR_UNSUPPORTED. */
 int kv_dtype_parse(const char *name, enum kv_dtype *ret);
 
+enum model_act { ACT_SILU, ACT_GELU_TANH };
+/* Where a block's norm stands: before its products, after them (before the residual addition), or both. */
+enum { NORM_PRE = 1, NORM_POST = 2 };
+/* RMS norm of q and k before RoPE: of each head, or of the whole row. */
+enum model_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ROW };
+
+/* Angles of a group of layers that rotate alike. */
+struct model_rope {
+    float base;
+    float scale;                /* angle multiplier: 1 / linear scaling factor */
+    float magnitude;            /* of cos and sin, before YaRN's own */
+    uint32_t yarn_orig_ctx;     /* 0: no YaRN */
+    float beta_fast, beta_slow; /* of YaRN */
+};
+#define MODEL_MAX_ROPES 2
+
+/* All effective options of the graph: the file's keys over its architecture's row (arch.h). */
 struct model_hparams {
     char arch[32];           /* general.architecture */
     char name[128];          /* general.name, "" when absent; not NUL in between, cut to fit */
     uint32_t n_vocab, n_ctx; /* n_ctx: trained context length */
     uint32_t n_layer, n_embd, n_ff;
     uint32_t n_head, n_head_kv, d_head; /* n_head is a multiple of n_head_kv */
-    uint32_t n_rot;                     /* = d_head */
+    uint32_t n_rot;                     /* first floats of a head that are rotated, even */
     float rms_eps;
-    float rope_base;
-    float rope_scale; /* angle multiplier: 1 / linear scaling factor */
     bool rope_neox;   /* pairs (i, i + n_rot/2); else adjacent pairs */
-    float attn_scale; /* 1/sqrt(d_head) unless the file says otherwise */
-    bool tied;        /* the head is token_embd */
+    float attn_scale; /* 1/sqrt(d_head) unless file or row say otherwise */
+    enum model_act act;
+    uint8_t norms; /* NORM_* */
+    enum model_qk_norm qk_norm;
+    float embd_scale, residual_scale, logit_scale; /* factors, 1: none */
+    float attn_softcap, logit_softcap;             /* 0: none */
+    bool longrope, longrope_long;                  /* two sets of divisors; the longer one */
+    uint32_t n_rope;                               /* groups */
+    struct model_rope rope[MODEL_MAX_ROPES];
+    struct {
+        uint32_t window; /* positions that a row sees, itself included; 0: all before it */
+        int32_t rope;    /* its group; -1: q and k are not rotated */
+    } layer[KV_MAX_RANGES];
+    bool tied; /* the head is token_embd */
 };
 
-/* One transformer layer. Matrices map n_in features to n_out: y[r, o] = sum_i w[o, i] x[r, i]. */
+/* One transformer layer. Matrices map n_in features to n_out: y[r, o] = sum_i w[o, i] x[r, i]. What the
+ * model does not have is NULL. */
 struct model_layer {
-    const float *attn_norm, *ffn_norm;         /* [n_embd] */
-    struct packed_mat *wq;                     /* n_embd -> n_head * d_head */
-    struct packed_mat *wk, *wv;                /* n_embd -> n_head_kv * d_head */
-    struct packed_mat *wo;                     /* n_head * d_head -> n_embd */
-    struct packed_mat *w_gate, *w_up, *w_down; /* n_embd -> n_ff, n_embd -> n_ff, n_ff -> n_embd */
+    const float *attn_norm, *ffn_norm; /* [n_embd] before the products */
+    const float *attn_post, *ffn_post; /* [n_embd] after them */
+    const float *q_norm, *k_norm;      /* [d_head] or [heads * d_head] */
+    struct packed_mat *qkv[3];         /* n_embd -> n_head * d_head, n_head_kv * d_head twice */
+    const float *qkv_bias[3];          /* of their outputs, like the others */
+    struct packed_mat *wo;             /* n_head * d_head -> n_embd */
+    const float *wo_bias;
+    struct packed_mat *gate_up[2]; /* n_embd -> n_ff */
+    const float *gate_up_bias[2];
+    struct packed_mat *w_down; /* n_ff -> n_embd */
+    const float *w_down_bias;
 };
 
 struct model {
@@ -55,12 +89,12 @@ struct model {
     struct gguf_file_id file; /* what was loaded */
 
     const struct quant_type *embd_type;
-    const uint8_t *embd;       /* [n_vocab, n_embd] in the file's form, in weights */
-    const float *output_norm;  /* [n_embd] */
-    struct packed_mat *output; /* n_embd -> n_vocab; packed from token_embd when tied */
-    struct rope *rope;
-    struct model_layer *layers; /* [n_layer] */
-    float *vectors;             /* all norm weights: aligned copies */
+    const uint8_t *embd;                /* [n_vocab, n_embd] in the file's form, in weights */
+    const float *output_norm;           /* [n_embd] */
+    struct packed_mat *output;          /* n_embd -> n_vocab; packed from token_embd when tied */
+    struct rope *rope[MODEL_MAX_ROPES]; /* [n_rope] */
+    struct model_layer *layers;         /* [n_layer] */
+    float *vectors;                     /* all norm weights and biases: copies */
 
     uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the whole file, of the bytes that were loaded */
     bool digest_remembered;       /* by the cache, not computed now */
@@ -70,6 +104,8 @@ struct model {
 
 struct model_load_cfg {
     const char *path;
+    /* Positions that a sequence may have, 0: the trained number; chooses longrope's side. */
+    uint32_t max_ctx;
     bool keep_raw; /* --numerics blas: the matrices' bytes as in the file are kept beside */
     /* Folder of the digest cache; NULL: $XDG_CACHE_HOME/incipit or ~/.cache/incipit; "": no cache. */
     const char *digest_cache_dir;
@@ -88,7 +124,7 @@ void model_free(struct model *m); /* NULL is a no-op */
  * no answer and no block: it tells an operator what the next start would load. One stat() call. */
 bool model_file_changed(const struct model *m);
 
-/* A KV page of block_tok positions. Errors: kv_layout_init(). */
+/* A KV page of block_tok positions, window layers last. Errors: kv_layout_init(). */
 int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok,
                     enum kv_dtype t, struct errbuf *eb);
 /* Its page_bytes. */

@@ -4,7 +4,8 @@
 descriptor.txt  line 1 its SHA-256, then the ten lines (worker/kv/namespace_desc.h), then the first two block
                 ids of tokens 0..2B-1 in that namespace (common/block_id.h)
 graph.txt       line 1 its SHA-256, then the graph's text of tests' tiny model (worker/model/model_graph.h)
-rope.txt        per line: base, n_rot, scale, SHA-256 (worker/kernels/kernels.h, rope_digest()). The logarithm
+rope.txt        per line: base, n_rot, scale, YaRN's trained context or 0, magnitude, base of a second, unscaled
+                group or 0, SHA-256 (worker/kernels/kernels.h, rope_digest()). The logarithm
                 and the exponential are the contract's own series, operation by operation: Python's floats are
                 the same doubles
 """
@@ -88,13 +89,35 @@ def exp_any(x):
     return p * struct.unpack("<d", struct.pack("<Q", (n + 1023) << 52))[0]
 
 
+def floor_to(x, most):
+    return float(int(min(max(x, 0.0), most)))
+
+
+def group(base, n_rot, scale, orig_ctx, magnitude):
+    """u32 count, the frequencies as f64, the magnitude as f64, all little-endian. orig_ctx 0: no YaRN."""
+    freqs = [exp_any(-(2.0 * i / n_rot) * ln_pos(base)) / 1.0 * (1.0 if orig_ctx else scale) for i in range(n_rot // 2)]
+    if orig_ctx:
+        def pair(turns):
+            return n_rot * ln_pos(orig_ctx / (turns * 6.283185307179586)) / (2.0 * ln_pos(base))
+        most = n_rot - 1.0
+        low, slow = floor_to(pair(32.0), most), min(max(pair(1.0), 0.0), most)
+        high = float(int(slow)) + (1.0 if int(slow) < slow else 0.0)
+        for i in range(n_rot // 2):
+            ramp = min(max((i - low) / max(high - low, 1e-3), 0.0), 1.0)
+            freqs[i] *= ramp * scale + (1.0 - ramp)
+        magnitude *= 1.0 + 0.1 * ln_pos(1.0 / scale)
+    return struct.pack("<I", len(freqs)) + b"".join(struct.pack("<d", f) for f in freqs) + struct.pack("<d", magnitude)
+
+
 def rope():
-    """One group: u32 count, the frequencies as f64, the magnitude as f64, all little-endian."""
     out = ""
-    for base, n_rot, scale in ((10000.0, 64, 1.0), (10000.0, 64, 0.25), (500000.0, 128, 1.0), (1.0, 8, 0.5)):
-        freqs = [exp_any(-(2.0 * i / n_rot) * ln_pos(base)) / 1.0 * scale for i in range(n_rot // 2)]
-        raw = struct.pack("<I", len(freqs)) + b"".join(struct.pack("<d", f) for f in freqs) + struct.pack("<d", 1.0)
-        out += f"{base:g} {n_rot} {scale:g} {sha(raw)}\n"
+    for base, n_rot, scale, orig_ctx, magnitude, local in (
+            (10000.0, 64, 1.0, 0, 1.0, 0), (10000.0, 64, 0.25, 0, 1.0, 0), (500000.0, 128, 1.0, 0, 1.0, 0), (1.0, 8, 0.5, 0, 1.0, 0),
+            (10000.0, 128, 0.25, 4096, 1.0, 0), (1000000.0, 64, 0.125, 32768, 1.25, 0), (1000000.0, 256, 0.125, 0, 1.0, 10000)):
+        raw = group(base, n_rot, scale, orig_ctx, magnitude)
+        if local:
+            raw += group(float(local), n_rot, 1.0, 0, 1.0)
+        out += f"{base:g} {n_rot} {scale:g} {orig_ctx} {magnitude:g} {local} {sha(raw)}\n"
     write("rope.txt", out)
 
 

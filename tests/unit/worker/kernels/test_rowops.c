@@ -192,7 +192,7 @@ static void test_rope_kernels_give_the_bits_of_the_reference(void **state) {
     struct rng r = {5};
     float cs[128], x[3 * 160], y[3 * 160];
     for (uint32_t n_rot = 2; n_rot <= 128; n_rot += 2) {
-        struct rope_cfg cfg = {n_rot, 10000.0f, 1.0f, NULL};
+        const struct rope_cfg cfg = {.n_rot = n_rot, .base = 10000.0f, .freq_scale = 1.0f};
         struct rope *rope;
         assert_int_equal(rope_new(&rope, &cfg, NULL), 0);
         rope_rows(rope, 1234 + n_rot, 1, cs);
@@ -218,8 +218,10 @@ static void test_rope_angles_are_those_of_the_formula(void **state) {
     for (int i = 0; i < 32; i++)
         factors[i] = 1.0f + (float)i * 0.25f;
     for (int variant = 0; variant < 4; variant++) {
-        struct rope_cfg cfg = {64, variant % 2 ? 500000.0f : 10000.0f, variant % 2 ? 0.125f : 1.0f,
-                               variant / 2 ? factors : NULL};
+        const struct rope_cfg cfg = {.n_rot = 64,
+                                     .base = variant % 2 ? 500000.0f : 10000.0f,
+                                     .freq_scale = variant % 2 ? 0.125f : 1.0f,
+                                     .freq_factors = variant / 2 ? factors : NULL};
         struct rope *rope;
         assert_int_equal(rope_new(&rope, &cfg, NULL), 0);
         for (size_t p = 0; p < ARRAY_LEN(positions); p++) {
@@ -233,6 +235,41 @@ static void test_rope_angles_are_those_of_the_formula(void **state) {
         }
         rope_free(rope);
     }
+}
+
+/* YaRN's angle of pair i at a position, by libm, from the paper. */
+static double yarn_angle(const struct rope_cfg *c, int i, double pos) {
+    const double pairs = c->n_rot / 2.0, ln_base = log((double)c->base), tau = 2 * acos(-1.0);
+    double fast = pairs * log(c->yarn_orig_ctx / ((double)c->beta_fast * tau)) / ln_base;
+    double slow = pairs * log(c->yarn_orig_ctx / ((double)c->beta_slow * tau)) / ln_base;
+    fast = MAX(floor(fast), 0);
+    slow = MIN(ceil(slow), c->n_rot - 1.0);
+    const double scaled = MIN(MAX((i - fast) / (slow - fast), 0), 1);
+    return pos * pow((double)c->base, -i / pairs) * (scaled * (double)c->freq_scale + 1 - scaled);
+}
+
+static void test_rope_yarn_scales_slow_pairs_and_the_magnitude(void **state) {
+    (void)state;
+    const struct rope_cfg cfg = {.n_rot = 64,
+                                 .base = 1e6f,
+                                 .freq_scale = 0.25f,
+                                 .magnitude = 1.5f,
+                                 .yarn_orig_ctx = 32768,
+                                 .beta_fast = 32,
+                                 .beta_slow = 1};
+    struct rope *rope;
+    float cs[64];
+    const double magnitude = 1.5 * (1 + 0.1 * log(4));
+    assert_int_equal(rope_new(&rope, &cfg, NULL), 0);
+    for (uint32_t pos = 1; pos < 200000; pos = pos * 3 + 1) {
+        rope_rows(rope, pos, 1, cs);
+        for (int i = 0; i < 32; i++) {
+            double angle = yarn_angle(&cfg, i, pos);
+            assert_true(fabs((double)cs[i] - magnitude * cos(angle)) < 2e-7);
+            assert_true(fabs((double)cs[32 + i] - magnitude * sin(angle)) < 2e-7);
+        }
+    }
+    rope_free(rope);
 }
 
 static void test_rope_rotates_the_pairs_of_its_variant(void **state) {
@@ -254,12 +291,16 @@ static void test_rope_refuses_bad_parameters(void **state) {
     (void)state;
     struct rope *r;
     float zero[2] = {1.0f, 0.0f};
-    struct rope_cfg odd = {3, 10000.0f, 1.0f, NULL}, base = {4, 0.5f, 1.0f, NULL};
-    struct rope_cfg scale = {4, 10000.0f, NAN, NULL}, factor = {4, 10000.0f, 1.0f, zero};
-    assert_int_equal(rope_new(&r, &odd, NULL), ERR_INVALID);
-    assert_int_equal(rope_new(&r, &base, NULL), ERR_INVALID);
-    assert_int_equal(rope_new(&r, &scale, NULL), ERR_INVALID);
-    assert_int_equal(rope_new(&r, &factor, NULL), ERR_INVALID);
+    const struct rope_cfg ok = {.n_rot = 4, .base = 10000.0f, .freq_scale = 1.0f};
+    struct rope_cfg bad[6] = {ok, ok, ok, ok, ok, ok};
+    bad[0].n_rot = 3;
+    bad[1].base = 0.5f;
+    bad[2].freq_scale = NAN;
+    bad[3].freq_factors = zero;
+    bad[4].magnitude = -1.0f;
+    bad[5].yarn_orig_ctx = 64; /* without its turns */
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        assert_int_equal(rope_new(&r, &bad[i], NULL), ERR_INVALID);
 }
 
 static void test_pick_knows_its_names(void **state) {
@@ -284,6 +325,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_softcap_over_the_whole_range_of_floats),
         cmocka_unit_test(test_rope_kernels_give_the_bits_of_the_reference),
         cmocka_unit_test(test_rope_angles_are_those_of_the_formula),
+        cmocka_unit_test(test_rope_yarn_scales_slow_pairs_and_the_magnitude),
         cmocka_unit_test(test_rope_rotates_the_pairs_of_its_variant),
         cmocka_unit_test(test_rope_refuses_bad_parameters),
         cmocka_unit_test(test_pick_knows_its_names),

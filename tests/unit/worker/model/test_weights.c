@@ -186,7 +186,8 @@ KEYS(keys_experts, gguf_write_u32(w, "llama.expert_count", 8))
 KEYS(keys_no_experts, gguf_write_u32(w, "llama.expert_count", 0))
 KEYS(keys_window, gguf_write_u32(w, "llama.attention.sliding_window", 4096))
 KEYS(keys_softcap, gguf_write_f32(w, "llama.final_logit_softcapping", 30))
-KEYS(keys_yarn, gguf_write_str(w, "llama.rope.scaling.type", "yarn"))
+KEYS(keys_dynamic, gguf_write_str(w, "llama.rope.scaling.type", "dynamic"))
+KEYS(keys_longrope, gguf_write_str(w, "llama.rope.scaling.type", "longrope"))
 KEYS(keys_linear, gguf_write_f32(w, "llama.rope.scaling.factor", 4))
 KEYS(keys_unknown, gguf_write_u32(w, "llama.attention.novelty", 1))
 KEYS(keys_half_rot, gguf_write_u32(w, "llama.rope.dimension_count", 8))
@@ -207,7 +208,8 @@ static void test_keys_without_implementation_refused_by_name(void **state) {
         {keys_experts, NULL, "llama.expert_count", ERR_UNSUPPORTED},
         {keys_window, NULL, "llama.attention.sliding_window", ERR_UNSUPPORTED},
         {keys_softcap, NULL, "llama.final_logit_softcapping", ERR_UNSUPPORTED},
-        {keys_yarn, NULL, "'yarn'", ERR_UNSUPPORTED},
+        {keys_dynamic, NULL, "'dynamic'", ERR_UNSUPPORTED},
+        {keys_longrope, NULL, "'longrope'", ERR_UNSUPPORTED},
         {keys_unknown, NULL, "llama.attention.novelty", ERR_UNSUPPORTED},
         {keys_half_rot, "llama.rope.dimension_count", "rope.dimension_count", ERR_UNSUPPORTED},
         {keys_arch, "general.architecture", "'qwen99'", ERR_UNSUPPORTED},
@@ -232,7 +234,7 @@ static void test_keys_that_are_off_or_linear_accepted(void **state) {
     assert_int_equal(f->model->hp.n_head_kv, 2);
     model_free(TAKE_PTR(f->model));
     assert_int_equal(load(f, &(struct edit){.add_keys = keys_linear}), 0);
-    assert_true(f->model->hp.rope_scale == 0.25f);
+    assert_true(f->model->hp.rope[0].scale == 0.25f);
 }
 
 static void test_tensors_that_do_not_fit_refused_by_name(void **state) {
@@ -244,8 +246,8 @@ static void test_tensors_that_do_not_fit_refused_by_name(void **state) {
     } cases[] = {
         {{.drop_tensor = "blk.1.ffn_up.weight"}, "'blk.1.ffn_up.weight' is missing", ERR_INVALID},
         {{.drop_tensor = "token_embd.weight"}, "'token_embd.weight' is missing", ERR_INVALID},
-        {{.put_tensor = "blk.0.attn_q.bias", .put_type = QUANT_F32, .put_ne = {64}},
-         "'blk.0.attn_q.bias' is not used",
+        {{.put_tensor = "blk.0.attn_q_norm.weight", .put_type = QUANT_F32, .put_ne = {16}},
+         "'blk.0.attn_q_norm.weight' is not used",
          ERR_UNSUPPORTED},
         {{.put_tensor = "blk.0.attn_k.weight", .put_type = QUANT_Q8_0, .put_ne = {32, 64}},
          "shape [32, 64",
