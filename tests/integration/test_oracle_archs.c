@@ -22,14 +22,26 @@ static const struct arch_case {
     const char *name, *arch;
     enum tiny_rope rope;
     bool rope_freqs;
+    uint32_t window;  /* 0: the row's */
     uint32_t max_ctx; /* 0: the model's */
 } cases[] = {
     {.name = "llama", .arch = "llama"},
     {.name = "llama-factors", .arch = "llama", .rope_freqs = true},
+    {.name = "llama-window", .arch = "llama", .window = 24},
     {.name = "llama-linear", .arch = "llama", .rope = TINY_ROPE_LINEAR},
     {.name = "qwen2", .arch = "qwen2"},
     {.name = "qwen2-yarn", .arch = "qwen2", .rope = TINY_ROPE_YARN},
     {.name = "qwen3", .arch = "qwen3"},
+    {.name = "smollm3", .arch = "smollm3"},
+    {.name = "gemma2", .arch = "gemma2"},
+    {.name = "gemma3", .arch = "gemma3"},
+    {.name = "gemma3-linear", .arch = "gemma3", .rope = TINY_ROPE_LINEAR},
+    {.name = "phi3", .arch = "phi3"},
+    {.name = "phi3-window", .arch = "phi3", .window = 24},
+    {.name = "phi3-long", .arch = "phi3", .rope = TINY_ROPE_LONG},
+    {.name = "phi3-short", .arch = "phi3", .rope = TINY_ROPE_LONG, .max_ctx = 1024},
+    {.name = "granite", .arch = "granite"},
+    {.name = "olmo2", .arch = "olmo2"},
 };
 
 #define BLOCK 16
@@ -94,6 +106,7 @@ static void run_open(struct run *r, const struct arch_case *c) {
     assert_true(tiny_spec_of_arch(c->arch, &spec));
     spec.rope = c->rope;
     spec.rope_freqs = c->rope_freqs;
+    spec.window = c->window ? c->window : spec.window;
     tiny_model_file(&r->tiny, &spec);
     const struct model_load_cfg load = {
         .path = r->tiny.path, .digest_cache_dir = "", .max_ctx = c->max_ctx};

@@ -57,6 +57,12 @@ mutant("prompts-before-answers", "worker/sched/batcher.c",
 mutant("answers-take-no-turns", "worker/sched/batcher.c", "        p->next_rr = (i + 1) % n;", "        p->next_rr = 0;", SCHED)
 mutant("oldest-prompt-takes-all", "worker/sched/batcher.c", "oldest->n_rows = MIN(oldest->n_left, (budget + 1) / 2);",
        "oldest->n_rows = MIN(oldest->n_left, budget);", SCHED)
+mutant("window-one-longer", "worker/model/forward.c", "f->shape.window = f->m->hp.layer[i].window;",
+       "f->shape.window = f->m->hp.layer[i].window + 1;", "integration/oracle_archs")
+mutant("local-layers-rotate-as-the-others", "worker/model/arch_keys.c", "local && hp->n_rope > 1",
+       "local && hp->n_rope > 2", "integration/oracle_archs")
+mutant("windows-not-in-the-layout", "worker/model/weights.c", "window[i] = m->hp.layer[i].window;",
+       "window[i] = 0;", "unit/worker/model/weights")
 mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " && a->ctime_ns == b->ctime_ns;", ";",
        "unit/worker/model/weights unit/worker/model/model_digest integration/worker_program")
 mutant("heads-may-take-for-ever", "common/http_server.c", "    http_conn_arm(&c->conn, c->s->cfg.head_timeout_ms);",

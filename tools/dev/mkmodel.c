@@ -1,6 +1,7 @@
 /* mkmodel - GGUF files for tests: a tiny random model, or another file's weights in another type.
  *
- *   mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied] [--rope-freqs] [--rope S] OUT
+ *   mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied]
+ *           [--rope-freqs] [--rope S] [--window N] OUT
  *   mkmodel --from FILE --type T OUT     matrices dequantised and encoded as T, vectors kept F32
  *
  * A: an architecture, llama unless given. S: linear, yarn, longrope.
@@ -100,7 +101,7 @@ static int convert(const char *from, const struct quant_type *to, const char *pa
 static int usage(FILE *f, int rc) {
     fputs("usage: mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied] "
           "[--rope-freqs]\n"
-          "               [--rope S] OUT\n"
+          "               [--rope S] [--window N] OUT\n"
           "       mkmodel --from FILE --type T OUT\n"
           "T: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1\n",
           f);
@@ -124,17 +125,12 @@ static bool parse_rope(const char *name, enum tiny_rope *ret) {
 
 int main(int argc, char **argv) {
     static const struct option opts[] = {
-        {"type", required_argument, NULL, 't'},
-        {"from", required_argument, NULL, 'f'},
-        {"seed", required_argument, NULL, 's'},
-        {"layers", required_argument, NULL, 'l'},
-        {"ctx", required_argument, NULL, 'c'},
-        {"untied", no_argument, NULL, 'u'},
-        {"arch", required_argument, NULL, 'a'},
-        {"rope", required_argument, NULL, 'r'},
-        {"rope-freqs", no_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"type", required_argument, NULL, 't'}, {"from", required_argument, NULL, 'f'},
+        {"seed", required_argument, NULL, 's'}, {"layers", required_argument, NULL, 'l'},
+        {"ctx", required_argument, NULL, 'c'},  {"untied", no_argument, NULL, 'u'},
+        {"arch", required_argument, NULL, 'a'}, {"rope", required_argument, NULL, 'r'},
+        {"rope-freqs", no_argument, NULL, 'd'}, {"window", required_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
     };
     struct tiny_spec s = tiny_spec_of(QUANT_F32);
     const struct quant_type *type = quant_type_find(QUANT_F32);
@@ -155,6 +151,8 @@ int main(int argc, char **argv) {
             s.n_layer = number(optarg);
         else if (c == 'c')
             s.n_ctx = number(optarg);
+        else if (c == 'w')
+            s.window = number(optarg);
         else if (c == 'u')
             s.untied = true;
         else if (c == 'd')

@@ -53,7 +53,7 @@ bool tiny_spec_of_arch(const char *arch, struct tiny_spec *ret) {
     ret->arch = a;
     ret->n_layer = MAX(2u, MAX(a->window_period, a->rope_period) + 1u);
     ret->d_head = a->qk_norm == QK_NORM_HEAD ? 32 : 16;
-    ret->window = a->keys & KEYS_WINDOW ? 24 : 0;
+    ret->window = a->window_period ? 24 : 0;
     return true;
 }
 
@@ -143,7 +143,8 @@ static void write_rope(struct gguf_write *w, const struct tiny_spec *s, struct k
         return;
     gguf_write_str(w, key(k, "rope.scaling.type"), names[s->rope]);
     gguf_write_f32(w, key(k, "rope.scaling.factor"), 4);
-    gguf_write_u32(w, key(k, "rope.scaling.original_context_length"), 64);
+    gguf_write_u32(w, key(k, "rope.scaling.original_context_length"),
+                   s->rope == TINY_ROPE_LONG ? 1024 : 64);
     if (s->rope == TINY_ROPE_LONG)
         gguf_write_f32(w, key(k, "rope.scaling.attn_factor"), 1.25f);
 }

@@ -17,10 +17,10 @@ struct tiny_spec {
     uint32_t type;                 /* of the matrices, GGUF's number */
     uint32_t embd_type;            /* of token_embd (and of output unless tied) */
     uint32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_ctx;
-    uint32_t window;     /* of rows that have windows */
+    uint32_t window;     /* 0: none */
     bool untied;         /* an output.weight of its own */
     bool rope_freqs;     /* with a tensor of RoPE divisors */
-    enum tiny_rope rope; /* scaling, by 4 of a trained context of 64 */
+    enum tiny_rope rope; /* scaling, by 4 of a trained context of 64, longrope's of 1024 */
     uint64_t seed;
 };
 

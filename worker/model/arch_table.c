@@ -7,6 +7,12 @@ static const struct model_arch archs[] = {
         .name = "llama", /* Llama 2 and 3, Mistral, SmolLM2 */
         .norms = NORM_PRE,
         .maybe_biases = BIAS_QKV | BIAS_OUT | BIAS_FFN,
+        .keys = KEYS_WINDOW, /* Mistral 7B's first version: every layer */
+    },
+    {
+        .name = "smollm3",
+        .norms = NORM_PRE,
+        .rope_period = 4,
     },
     {
         .name = "qwen2",
@@ -19,6 +25,50 @@ static const struct model_arch archs[] = {
         .rope_neox = true,
         .norms = NORM_PRE,
         .qk_norm = QK_NORM_HEAD,
+    },
+    {
+        .name = "gemma2",
+        .rope_neox = true,
+        .embd_sqrt = true,
+        .act = ACT_GELU_TANH,
+        .norms = NORM_PRE | NORM_POST,
+        .keys = KEYS_WINDOW | KEYS_SOFTCAP,
+        .window_period = 2,
+        .attn_softcap = 50,
+        .logit_softcap = 30,
+        .embd_scaled_layers = 46, /* 27B */
+    },
+    {
+        .name = "gemma3",
+        .rope_neox = true,
+        .embd_sqrt = true,
+        .act = ACT_GELU_TANH,
+        .norms = NORM_PRE | NORM_POST,
+        .qk_norm = QK_NORM_HEAD,
+        .keys = KEYS_WINDOW | KEYS_SOFTCAP,
+        .window_period = 6,
+        .local_rope_base = 10000,
+        .embd_scaled_layers = 62, /* 27B */
+    },
+    {
+        .name = "phi3", /* Phi 3, Phi 3.5, Phi 4 mini */
+        .rope_neox = true,
+        .rope_part = true,
+        .fused = true,
+        .norms = NORM_PRE,
+        .keys = KEYS_WINDOW | KEYS_LONGROPE,
+    },
+    {
+        .name = "granite",
+        .norms = NORM_PRE,
+        .maybe_biases = BIAS_QKV | BIAS_OUT | BIAS_FFN,
+        .keys = KEYS_SCALES,
+    },
+    {
+        .name = "olmo2",
+        .rope_neox = true,
+        .norms = NORM_POST,
+        .qk_norm = QK_NORM_ROW,
     },
 };
 

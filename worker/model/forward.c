@@ -136,6 +136,7 @@ int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, 
         .k_dtype = cfg->kv_dtype,
         .v_dtype = cfg->kv_dtype,
         .scale = hp->attn_scale,
+        .softcap = hp->attn_softcap,
     };
     int rv = model_kv_layout(&f->layout, m, cfg->block_tok, cfg->kv_dtype, eb);
     if (rv >= 0 && (alloc_buffers(f) < 0 || alloc_scratch(f) < 0))
@@ -257,8 +258,10 @@ static void embed_rows(void *arg, size_t begin, size_t end, unsigned thread) {
         const struct run *run = &f->runs[f->row_run[r]];
         int32_t tok = run->seq->tok[r - run->row0];
         float *cs = row_of(f->cs, r, (size_t)hp->n_rope * hp->n_rot);
-        quant_dequant_row(m->embd_type, row_of(f->x, r, hp->n_embd), m->embd, (size_t)tok,
-                          hp->n_embd);
+        float *x = row_of(f->x, r, hp->n_embd);
+        quant_dequant_row(m->embd_type, x, m->embd, (size_t)tok, hp->n_embd);
+        if (hp->embd_scale != 1.0f)
+            f->cfg.ops->scale(x, hp->n_embd, hp->embd_scale);
         for (uint32_t g = 0; g < hp->n_rope; g++)
             rope_rows(m->rope[g], f->row_pos[r], 1, cs + (size_t)g * hp->n_rot);
     }
@@ -278,6 +281,8 @@ static void residual_norm_rows(void *arg, size_t begin, size_t end, unsigned thr
             ops->add(proj, job->bias, n);
         if (job->post)
             ops->rms_norm(proj, proj, job->post, n, hp->rms_eps);
+        if (job->add_proj && hp->residual_scale != 1.0f)
+            ops->scale(proj, n, hp->residual_scale);
         if (job->add_proj)
             ops->add(x, proj, n);
         if (job->norm)
@@ -345,13 +350,15 @@ static void activation_rows(void *arg, size_t begin, size_t end, unsigned thread
     const struct kern_ops *ops = f->cfg.ops;
     const float *const *bias = job->layer->gate_up_bias;
     const size_t n = f->m->hp.n_ff;
+    void (*const act)(float *, const float *, const float *, size_t) =
+        f->m->hp.act == ACT_GELU_TANH ? ops->gelu_mul : ops->silu_mul;
     for (size_t r = begin; r < end; r++) {
         float *gate = row_of(f->gate, r, n), *up = row_of(f->up, r, n);
         if (bias[0])
             ops->add(gate, bias[0], n);
         if (bias[1])
             ops->add(up, bias[1], n);
-        ops->silu_mul(gate, gate, up, n);
+        act(gate, gate, up, n);
     }
 }
 
@@ -484,6 +491,7 @@ static void layers(struct fwd *f) {
         f->shape.k_scale_off = f->layout.layer[i].k_scale;
         f->shape.v_off = f->layout.layer[i].v;
         f->shape.v_scale_off = f->layout.layer[i].v_scale;
+        f->shape.window = f->m->hp.layer[i].window;
         end_feed_forward(f, last, l->attn_norm);
         attention_block(f, i);
         end_attention(f, l);
@@ -548,14 +556,21 @@ static bool has_finite_max(const float *x, size_t n) {
     return isfinite(most);
 }
 
-static void check_logits(void *arg, size_t begin, size_t end, unsigned thread) {
+/* The check comes first: a cap would make a number of an infinity. */
+static void finish_logits(void *arg, size_t begin, size_t end, unsigned thread) {
     (void)thread;
     struct fwd *f = arg;
-    const size_t n_vocab = f->m->hp.n_vocab;
+    const struct model_hparams *hp = &f->m->hp;
     for (size_t i = begin; i < end; i++)
-        for (uint32_t k = 0; k < f->runs[i].seq->n_logits; k++)
-            if (!has_finite_max(f->runs[i].seq->logits + k * n_vocab, n_vocab))
+        for (uint32_t k = 0; k < f->runs[i].seq->n_logits; k++) {
+            float *row = f->runs[i].seq->logits + (size_t)k * hp->n_vocab;
+            if (!has_finite_max(row, hp->n_vocab))
                 set_failed(f, &f->runs[i]);
+            if (hp->logit_scale != 1.0f)
+                f->cfg.ops->scale(row, hp->n_vocab, hp->logit_scale);
+            if (hp->logit_softcap != 0.0f)
+                f->cfg.ops->softcap(row, hp->n_vocab, hp->logit_softcap);
+        }
 }
 
 static void report(const struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
@@ -588,7 +603,7 @@ int fwd_step(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) {
     layers(f);
     copy_hidden(f);
     logits(f);
-    kern_team_for(f->cfg.team, f->n_runs, 1, check_logits, f);
+    kern_team_for(f->cfg.team, f->n_runs, 1, finish_logits, f);
     report(f, seqs, n_seqs);
     return 0;
 }

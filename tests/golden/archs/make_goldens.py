@@ -22,7 +22,7 @@ PROMPT = [(i * i * 7 + i * 13 + 5) % VOCAB for i in range(N_PROMPT)]
 
 LAYER = {
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_v": "self_attn.v_proj", "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
@@ -36,14 +36,52 @@ SCALED = {"factor": 4.0, "original_max_position_embeddings": 64}
 YARN = rope(rope_type="yarn", **SCALED)
 LINEAR = rope(rope_type="linear", factor=4.0)
 
+# Gemma's names of its four norms, and of its groups of layers
+GEMMA = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+         "post_ffw_norm": "post_feedforward_layernorm"}
+GEMMA3 = {"query_pre_attn_scalar": 32, "sliding_window": WINDOW, "hidden_activation": "gelu_pytorch_tanh",
+          "layer_types": ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]}
+OLMO = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+
+
+def gemma3(**full):
+    return {**GEMMA3, "rope_parameters": {"full_attention": rope(1e6, **full), "sliding_attention": rope()}}
+
+
+PHI3 = {"ffn_up": "mlp.gate_up_proj"}
+
+
+def phi3_long(original):
+    """transformers chooses the side by the prompt's length; make_model() fills in the factors from the GGUF."""
+    return {"original_max_position_embeddings": original, "rope_parameters": rope(
+        rope_type="longrope", attention_factor=1.25, factor=4.0, partial_rotary_factor=.75,
+        original_max_position_embeddings=original)}
+
+
 # name: (arguments of mkmodel, transformers' model, layers, head size, options, names that differ, pairs of neighbours)
 CASES = {
     "llama": (["llama"], "Llama", 2, 16, {}, {}, True),
     "llama-factors": (["llama", "--rope-freqs"], "Llama", 2, 16, {}, {}, True),
+    "llama-window": (["llama", "--window", str(WINDOW)], "Mistral", 2, 16, {"sliding_window": WINDOW}, {}, True),
     "llama-linear": (["llama", "--rope", "linear"], "Llama", 2, 16, {"rope_parameters": LINEAR}, {}, True),
     "qwen2": (["qwen2"], "Qwen2", 2, 16, {}, {}, False),
     "qwen2-yarn": (["qwen2", "--rope", "yarn"], "Qwen2", 2, 16, {"rope_parameters": YARN}, {}, False),
     "qwen3": (["qwen3"], "Qwen3", 2, 32, {}, {}, False),
+    "smollm3": (["smollm3"], "SmolLM3", 5, 16, {"no_rope_layer_interval": 4, "use_sliding_window": False}, {}, True),
+    "gemma2": (["gemma2"], "Gemma2", 3, 16, {
+        "query_pre_attn_scalar": 16, "sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0,
+        "hidden_activation": "gelu_pytorch_tanh", "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    }, GEMMA, False),
+    "gemma3": (["gemma3"], "Gemma3", 7, 32, gemma3(), GEMMA, False),
+    "gemma3-linear": (["gemma3", "--rope", "linear"], "Gemma3", 7, 32, gemma3(rope_type="linear", factor=4.0), GEMMA, False),
+    "phi3": (["phi3"], "Phi3", 2, 16, {"rope_parameters": rope(partial_rotary_factor=.75)}, PHI3, False),
+    "phi3-window": (["phi3", "--window", str(WINDOW)], "Phi3", 2, 16, {
+        "sliding_window": WINDOW, "rope_parameters": rope(partial_rotary_factor=.75)}, PHI3, False),
+    "phi3-long": (["phi3", "--rope", "longrope"], "Phi3", 2, 16, phi3_long(64), PHI3, False),
+    "phi3-short": (["phi3", "--rope", "longrope"], "Phi3", 2, 16, phi3_long(1024), PHI3, False),
+    "granite": (["granite"], "Granite", 2, 16, {
+        "embedding_multiplier": 3.0, "residual_multiplier": .5, "attention_multiplier": .2, "logits_scaling": 2.0}, {}, True),
+    "olmo2": (["olmo2"], "Olmo2", 2, 16, {}, OLMO, False),
 }
 
 
@@ -74,13 +112,16 @@ def hf_state(weights, names, pairs, minus_one):
 
 
 def make_model(path, cls, layers, head, options, names, pairs):
+    weights = read_weights(path)
+    if "rope_factors_long.weight" in weights:
+        for side in ("long", "short"):
+            options["rope_parameters"][f"{side}_factor"] = weights[f"rope_factors_{side}.weight"].tolist()
     config = getattr(tf, ("Gemma3Text" if cls == "Gemma3" else cls) + "Config")(
         vocab_size=VOCAB, hidden_size=EMBD, intermediate_size=FF, num_hidden_layers=layers, num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS, rms_norm_eps=1e-5, max_position_embeddings=CTX, tie_word_embeddings=True,
         head_dim=head, **{"rope_parameters": rope(), "pad_token_id": None, **options})
     config._attn_implementation = "eager"
     model = getattr(tf, cls + "ForCausalLM")(config).float().eval()
-    weights = read_weights(path)
     missing, unexpected = model.load_state_dict(hf_state(dict(weights), names, pairs, cls.startswith("Gemma")), strict=False)
     assert not unexpected and all("rotary" in m for m in missing), (missing, unexpected)
     if "rope_freqs.weight" in weights:

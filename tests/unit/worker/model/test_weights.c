@@ -184,7 +184,11 @@ static void test_load_gives_hparams_and_digest(void **state) {
     }
 KEYS(keys_experts, gguf_write_u32(w, "llama.expert_count", 8))
 KEYS(keys_no_experts, gguf_write_u32(w, "llama.expert_count", 0))
-KEYS(keys_window, gguf_write_u32(w, "llama.attention.sliding_window", 4096))
+KEYS(keys_pattern,
+     gguf_write_i32_array(w, "llama.attention.sliding_window_pattern", (int[]){1, 0, 1}, 3))
+KEYS(keys_window, gguf_write_u32(w, "llama.attention.sliding_window", 512);
+     gguf_write_i32_array(w, "llama.attention.sliding_window_pattern", (int[]){1, 0}, 2))
+KEYS(keys_wide_window, gguf_write_u32(w, "llama.attention.sliding_window", 2048))
 KEYS(keys_softcap, gguf_write_f32(w, "llama.final_logit_softcapping", 30))
 KEYS(keys_dynamic, gguf_write_str(w, "llama.rope.scaling.type", "dynamic"))
 KEYS(keys_longrope, gguf_write_str(w, "llama.rope.scaling.type", "longrope"))
@@ -206,7 +210,7 @@ static void test_keys_without_implementation_refused_by_name(void **state) {
         int want;
     } cases[] = {
         {keys_experts, NULL, "llama.expert_count", ERR_UNSUPPORTED},
-        {keys_window, NULL, "llama.attention.sliding_window", ERR_UNSUPPORTED},
+        {keys_pattern, NULL, "llama.attention.sliding_window_pattern", ERR_INVALID},
         {keys_softcap, NULL, "llama.final_logit_softcapping", ERR_UNSUPPORTED},
         {keys_dynamic, NULL, "'dynamic'", ERR_UNSUPPORTED},
         {keys_longrope, NULL, "'longrope'", ERR_UNSUPPORTED},
@@ -235,6 +239,23 @@ static void test_keys_that_are_off_or_linear_accepted(void **state) {
     model_free(TAKE_PTR(f->model));
     assert_int_equal(load(f, &(struct edit){.add_keys = keys_linear}), 0);
     assert_true(f->model->hp.rope[0].scale == 0.25f);
+}
+
+/* A window layer's range stands behind those that see everything; a window that no context outgrows is none. */
+static void test_windows_order_the_ranges(void **state) {
+    struct fixture *f = *state;
+    struct kv_layout l;
+    assert_int_equal(load(f, &(struct edit){.add_keys = keys_window}), 0);
+    assert_int_equal(f->model->hp.layer[0].window, 512);
+    assert_int_equal(f->model->hp.layer[1].window, 0);
+    assert_int_equal(model_kv_layout(&l, f->model, 32, KV_F16, &f->eb), 0);
+    assert_int_equal(l.n_full, 1);
+    assert_int_equal(l.layer[0].range, 1);
+    assert_int_equal(l.layer[1].range, 0);
+    kv_layout_fini(&l);
+    model_free(TAKE_PTR(f->model));
+    assert_int_equal(load(f, &(struct edit){.add_keys = keys_wide_window}), 0);
+    assert_int_equal(f->model->hp.layer[0].window, 0);
 }
 
 static void test_tensors_that_do_not_fit_refused_by_name(void **state) {
@@ -449,6 +470,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_keys_without_implementation_refused_by_name, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_keys_that_are_off_or_linear_accepted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_windows_order_the_ranges, setup, teardown),
         cmocka_unit_test_setup_teardown(test_tensors_that_do_not_fit_refused_by_name, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_file_changed_notices_touch_and_removal, setup,
