@@ -8,17 +8,30 @@
 
 #include "common/compiler.h"
 
-enum pretok_kind { PRETOK_SMOLLM, PRETOK_GPT2, PRETOK_LLAMA_BPE, PRETOK_QWEN2, PRETOK_NR };
+enum pretok_kind {
+    PRETOK_SMOLLM,
+    PRETOK_GPT2,
+    PRETOK_LLAMA_BPE,
+    PRETOK_QWEN2,
+    PRETOK_DBRX, /* llama-bpe's expression, with merges and without BOS */
+    PRETOK_GPT4O,
+    PRETOK_TEKKEN,
+    PRETOK_DEFAULT,
+    PRETOK_NR
+};
 
 struct pretok {
     enum pretok_kind kind;
     const char *p;
     size_t n, pos;
-    size_t fragment_end; /* smollm: end of the stretch between two digits; [0, n] */
+    /* Kinds that cut the text first: end of the stretch, and of the scanner's piece, that pos is in. */
+    size_t stretch_end, piece_end;
 };
 
 /* Kind for the value of tokenizer.ggml.pre; -1 when we have no scanner for it. */
 int pretok_find(const char *pre);
+/* All names that pretok_find() takes, for a message. */
+void pretok_list(char *ret, size_t size);
 const char *pretok_name(enum pretok_kind kind);
 /* Merging is skipped for a piece that is a token as it stands. */
 bool pretok_ignores_merges(enum pretok_kind kind);

@@ -90,11 +90,12 @@ static int bpe_init(struct tokenizer *t, const struct tokenizer_src *src, struct
             eb, ERR_UNSUPPORTED,
             "tokenizer.ggml.pre is absent: the pre-tokenizer is unknown (convert the file anew)");
     int kind = pretok_find(src->pre);
-    if (kind < 0)
-        return err_set(
-            eb, ERR_UNSUPPORTED,
-            "pre-tokenizer '%s' (tokenizer.ggml.pre); known: smollm, gpt-2, llama-bpe, qwen2",
-            src->pre);
+    if (kind < 0) {
+        char known[256];
+        pretok_list(known, sizeof(known));
+        return err_set(eb, ERR_UNSUPPORTED, "pre-tokenizer '%s' (tokenizer.ggml.pre); known: %s",
+                       src->pre, known);
+    }
     if (src->n_merges == 0)
         return err_set(eb, ERR_INVALID, "tokenizer.ggml.merges is absent");
     if (src->add_space_prefix == 1)

@@ -68,5 +68,6 @@ struct tokenizer {
     /* Both: the token of a single byte, or -1. */
     int32_t byte_id[256];
     int32_t unk;
-    float *scores; /* SPM: [n_tokens] */
+    float *scores;    /* SPM: [n_tokens] */
+    uint32_t glue[8]; /* SPM: bitmap of the bytes that stand before a space mark inside a token */
 };

@@ -17,6 +17,10 @@ static int byte_token_value(struct tok_str s) {
     return digest_unhex(hex, 1, &b) < 0 ? -1 : b;
 }
 
+static bool is_mark(const char *p, size_t i, size_t n) {
+    return n - i >= SPACE_MARK_LEN && memcmp(p + i, SPACE_MARK, SPACE_MARK_LEN) == 0;
+}
+
 static uint32_t spm_decode_piece(const struct tokenizer *t, struct tok_str text, int32_t type,
                                  char *ret) {
     (void)t;
@@ -29,12 +33,41 @@ static uint32_t spm_decode_piece(const struct tokenizer *t, struct tok_str text,
     }
     uint32_t n = 0;
     for (uint32_t i = 0; i < text.len;) {
-        if (text.len - i >= SPACE_MARK_LEN && memcmp(text.p + i, SPACE_MARK, SPACE_MARK_LEN) == 0) {
+        if (is_mark(text.p, i, text.len)) {
             ret[n++] = ' ';
             i += SPACE_MARK_LEN;
         } else {
             ret[n++] = text.p[i++];
         }
+    }
+    return n;
+}
+
+/* Whether p[at] is a space mark that stands behind something else. */
+static bool starts_word(const char *p, size_t at, size_t n) {
+    return is_mark(p, at, n) && !(at >= SPACE_MARK_LEN && is_mark(p, at - SPACE_MARK_LEN, n));
+}
+
+/* Where a token has a mark in the middle, text must not be cut: notes the byte before it. */
+static void note_glue(struct tokenizer *t, struct tok_str s) {
+    for (uint32_t i = 1; i < s.len; i++)
+        if (starts_word(s.p, i, s.len)) {
+            uint8_t b = (uint8_t)s.p[i - 1];
+            t->glue[b / 32] |= 1u << (b % 32);
+        }
+}
+
+/* End of the word at i: no token reaches over it, so what is joined on one side of it never depends on the
+ * other, and words are merged one by one in the time and memory of the longest. */
+static size_t word_end(const struct tokenizer *t, const char *p, size_t i, size_t n) {
+    for (size_t at = i + 1; at < n; at++) {
+        const char *mark = memmem(p + at, n - at, SPACE_MARK, SPACE_MARK_LEN);
+        if (!mark)
+            break;
+        at = (size_t)(mark - p);
+        uint8_t b = (uint8_t)p[at - 1];
+        if (starts_word(p, at, n) && !(t->glue[b / 32] >> (b % 32) & 1))
+            return at;
     }
     return n;
 }
@@ -58,8 +91,10 @@ static int spm_init(struct tokenizer *t, const struct tokenizer_src *src, struct
         if (b >= 0)
             t->byte_id[b] = (int32_t)id;
         /* Neither "</s>" nor "<0x41>" typed by a user may become that token. */
-        else if (src->types[id] != TOK_TYPE_BYTE && !(t->flags[id] & TOK_FLAG_CONTROL))
+        else if (src->types[id] != TOK_TYPE_BYTE && !(t->flags[id] & TOK_FLAG_CONTROL)) {
             vocab_map_put(&t->ordinary, (int32_t)id);
+            note_glue(t, t->texts[id]);
+        }
     }
     return rv;
 }
@@ -89,9 +124,10 @@ static int push_bytes(const struct tokenizer *t, const char *p, uint32_t len, st
     return 0;
 }
 
-static int encode_escaped(const struct tokenizer *t, struct merge_heap *h, const char *p, size_t n,
-                          struct tok_ids *out) {
+static int encode_word(const struct tokenizer *t, struct merge_heap *h, const char *p, size_t n,
+                       struct tok_ids *out) {
     int rv = 0;
+    merge_heap_clear(h);
     for (size_t i = 0; rv == 0 && i < n;) {
         uint32_t cp;
         unsigned len = utf8_decode(p + i, n - i, &cp);
@@ -130,8 +166,11 @@ static int spm_encode_text(const struct tokenizer *t, const char *p, size_t n, b
     struct merge_heap h = {0};
     if (rv == 0 && escaped.len > UINT32_MAX)
         rv = ERR_TOOBIG;
-    if (rv == 0)
-        rv = encode_escaped(t, &h, escaped.p, escaped.len, out);
+    for (size_t i = 0; rv == 0 && i < escaped.len;) {
+        size_t end = word_end(t, escaped.p, i, escaped.len);
+        rv = encode_word(t, &h, escaped.p + i, end - i, out);
+        i = end;
+    }
     merge_heap_fini(&h);
     tok_text_fini(&escaped);
     return rv;

@@ -35,6 +35,25 @@ unsigned unicode_class(uint32_t cp) {
     return in_ranges(unicode_space, ARRAY_LEN(unicode_space), cp) ? UNICODE_SPACE : 0;
 }
 
+unsigned unicode_detail(uint32_t cp) {
+    static const struct {
+        const struct unicode_range *ranges;
+        size_t n;
+        unsigned cls;
+    } tables[] = {
+        {unicode_lower, ARRAY_LEN(unicode_lower), UNICODE_LOWER},
+        {unicode_upper, ARRAY_LEN(unicode_upper), UNICODE_UPPER},
+        {unicode_punct, ARRAY_LEN(unicode_punct), UNICODE_PUNCT},
+        {unicode_mark, ARRAY_LEN(unicode_mark), UNICODE_MARK},
+    };
+    if (cp < 0x80 && (cp | 0x20) - 'a' < 26)
+        return cp & 0x20 ? UNICODE_LOWER : UNICODE_UPPER;
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++)
+        if (in_ranges(tables[i].ranges, tables[i].n, cp))
+            return tables[i].cls;
+    return 0;
+}
+
 /* Length that the first byte announces and the smallest code point of that length (0: no first byte). */
 static unsigned announced_length(uint8_t b, uint32_t *min) {
     if (b >= 0xC2 && b <= 0xDF) {

@@ -11,8 +11,16 @@
 #define UNICODE_NUMBER 2u /* \p{N} */
 #define UNICODE_SPACE 4u  /* \s */
 
-const char *unicode_version(void);   /* "14.0.0" */
-unsigned unicode_class(uint32_t cp); /* 0 for everything else, also beyond U+10FFFF */
+/* Finer classes, of which a code point has at most one: the letters that have case, and two kinds of
+ * what is neither letter, number nor space. */
+#define UNICODE_UPPER 8u  /* \p{Lu}, \p{Lt} */
+#define UNICODE_LOWER 16u /* \p{Ll} */
+#define UNICODE_MARK 32u  /* \p{M} */
+#define UNICODE_PUNCT 64u /* \p{P} */
+
+const char *unicode_version(void);    /* "14.0.0" */
+unsigned unicode_class(uint32_t cp);  /* 0 for everything else, also beyond U+10FFFF */
+unsigned unicode_detail(uint32_t cp); /* likewise */
 
 /* What a byte that is not UTF-8 decodes to: beyond every code point, of no class. */
 #define UNICODE_BAD_BYTE 0x110000u

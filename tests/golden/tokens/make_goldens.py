@@ -24,11 +24,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SEED = os.path.join(HERE, "corpus_seed.txt")
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+# %s: what may follow a word; how many digits a piece has.
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(after)s"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(after)s"
+         r"|\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-def split(regex):
-    return [pre_tokenizers.Split(Regex(regex), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+def split(*regexes):
+    return [pre_tokenizers.Split(Regex(r), "isolated") for r in regexes] + [
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
 
 
 PRE = {
@@ -37,6 +42,11 @@ PRE = {
     "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)],
     "llama-bpe": split(LLAMA3 % 3),
     "qwen2": split(LLAMA3 % 1),
+    "dbrx": split(LLAMA3 % 3),
+    "gpt-4o": split(CASED % {"after": "(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "digits": "{1,3}"}),
+    "tekken": split(CASED % {"after": "", "digits": ""}),
+    # llama.cpp's own, for files whose true one its converter did not know.
+    "default": split(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
 }
 
 
@@ -52,7 +62,7 @@ def hugging_face(path, pre):
     for m in field(path, "merges"):
         cut = m.index(" ", 1)
         merges.append((m[:cut], m[cut + 1:]))
-    t = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in ("llama-bpe", "tekken")))
     t.pre_tokenizer = pre_tokenizers.Sequence(PRE[pre])
     return lambda text: t.encode(text, add_special_tokens=False).ids
 

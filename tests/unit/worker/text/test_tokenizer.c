@@ -264,8 +264,8 @@ static void expect_refused(const struct tokenizer_src *s, int want, const char *
 /* llama.cpp 7476: a wrong split gives text, only worse text, so it must not start. */
 static void test_what_is_unknown_is_refused_by_name(void **state) {
     (void)state;
-    struct tokenizer_src s = source("tekken");
-    expect_refused(&s, ERR_UNSUPPORTED, "tekken");
+    struct tokenizer_src s = source("deepseek-v3");
+    expect_refused(&s, ERR_UNSUPPORTED, "deepseek-v3");
     s = source(NULL);
     expect_refused(&s, ERR_UNSUPPORTED, "tokenizer.ggml.pre");
     s = source("gpt-2");

@@ -9,7 +9,24 @@
     { s, sizeof(s) - 1 }
 #define SP "\xE2\x96\x81"
 
-enum { UNK, BOS, EOS, BYTE_C3, BYTE_A9, BYTE_A, MARK, A, B, AB, BA, MARK_A, LT, EOS_TEXT, N_TOK };
+enum {
+    UNK,
+    BOS,
+    EOS,
+    BYTE_C3,
+    BYTE_A9,
+    BYTE_A,
+    MARK,
+    A,
+    B,
+    AB,
+    BA,
+    MARK_A,
+    LT,
+    EOS_TEXT,
+    B_MARK_A,
+    N_TOK
+};
 static const struct tok_str tokens[N_TOK] = {
     [UNK] = T("<unk>"),
     [BOS] = T("<s>"),
@@ -25,9 +42,10 @@ static const struct tok_str tokens[N_TOK] = {
     [MARK_A] = T(SP "a"),
     [LT] = T("<"),
     [EOS_TEXT] = T("/s"),
+    [B_MARK_A] = T("b" SP "a"),
 };
-static const int32_t types[N_TOK] = {2, 3, 3, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1};
-static const float scores[N_TOK] = {0, 0, 0, 0, 0, 0, -5, -6, -7, -2, -1, -3, -8, -9};
+static const int32_t types[N_TOK] = {2, 3, 3, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+static const float scores[N_TOK] = {0, 0, 0, 0, 0, 0, -5, -6, -7, -2, -1, -3, -8, -9, -4};
 
 static struct tokenizer *make(int8_t space_prefix) {
     struct tokenizer_src s = TOKENIZER_SRC_EMPTY;
@@ -62,6 +80,15 @@ static void test_merges_by_score(void **state) {
     EXPECT(t, "aba", TOK_ORIGIN_USER, false, A, BA); /* the higher score wins, not the left one */
     EXPECT(t, "baba", TOK_ORIGIN_USER, false, BA, BA);
     EXPECT(t, "a a", TOK_ORIGIN_USER, false, A, MARK_A);
+    tokenizer_free(t);
+}
+
+/* Words are merged one by one, but not where a token reaches over the space. */
+static void test_a_token_over_a_space(void **state) {
+    (void)state;
+    struct tokenizer *t = make(0);
+    EXPECT(t, "b a", TOK_ORIGIN_USER, false, B_MARK_A);
+    EXPECT(t, "ab a a  b", TOK_ORIGIN_USER, false, AB, MARK_A, MARK_A, MARK, MARK, B);
     tokenizer_free(t);
 }
 
@@ -119,6 +146,7 @@ static void test_scores_are_needed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_merges_by_score),
+        cmocka_unit_test(test_a_token_over_a_space),
         cmocka_unit_test(test_space_prefix_goes_in_and_comes_out),
         cmocka_unit_test(test_bytes_of_an_unknown_character),
         cmocka_unit_test(test_typed_control_and_byte_tokens_stay_text),
