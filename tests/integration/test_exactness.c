@@ -26,8 +26,10 @@
 #include "worker/model/arch.h"
 
 static const uint32_t chunks[] = {1, 2, 7, 16, 31, 32, 33, 64, 127, 512};
-static const uint32_t types[] = {QUANT_F32,  QUANT_F16,  QUANT_BF16, QUANT_Q8_0,
-                                 QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1};
+static const uint32_t types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,   QUANT_Q8_0,
+                                 QUANT_Q4_0, QUANT_Q4_1,   QUANT_Q5_0,   QUANT_Q5_1,
+                                 QUANT_Q2_K, QUANT_Q3_K,   QUANT_Q4_K,   QUANT_Q5_K,
+                                 QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_MXFP4};
 static const uint32_t blocks[] = {8, 16, 32};
 static const uint32_t lengths[] = {47, 161, 530};
 static const char *const isas[] = {"scalar", "avx2", "avx512"};
@@ -206,7 +208,7 @@ static void real_models(struct exactness *x, const char *mkmodel, size_t n_point
 static void blas_points(struct exactness *x, size_t n_points) {
     struct errbuf eb;
     struct matmul_blas *blas;
-    if (matmul_blas_new(&blas, 160, MAX_THREADS, &eb) < 0) {
+    if (matmul_blas_new(&blas, 256, MAX_THREADS, &eb) < 0) {
         printf("numerics blas left out: %s\n", eb.text);
         return;
     }
@@ -251,6 +253,7 @@ static void open_models(struct exactness *x) {
         struct tiny_spec s = tiny_spec_of(types[i]);
         s.untied = i % 2; /* both kinds of head, and RoPE with and without divisors */
         s.rope_freqs = i / 2 % 2;
+        s.n_layer = s.n_embd > 64 ? 1 : s.n_layer; /* sixteen times the arithmetic a layer */
         open_model(x, &s, quant_type_find(types[i])->name);
     }
     size_t n;

@@ -5,7 +5,7 @@
  *   mkmodel --from FILE --type T OUT     matrices dequantised and encoded as T, vectors kept F32
  *
  * A: an architecture, llama unless given. S: linear, yarn, longrope.
- * T: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1. */
+ * T: a type of worker/kernels/quant.c; a matrix whose rows are no whole blocks of it keeps its own. */
 #include <getopt.h>
 
 #include "common/compiler.h"
@@ -99,12 +99,17 @@ static int convert(const char *from, const struct quant_type *to, const char *pa
 }
 
 static int usage(FILE *f, int rc) {
+    size_t n;
+    const struct quant_type *t = quant_type_table(&n);
     fputs("usage: mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied] "
           "[--rope-freqs]\n"
           "               [--rope S] [--window N] OUT\n"
           "       mkmodel --from FILE --type T OUT\n"
-          "T: f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1\n",
+          "T:",
           f);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, " %s", t[i].name);
+    fputc('\n', f);
     return rc;
 }
 
@@ -132,7 +137,7 @@ int main(int argc, char **argv) {
         {"rope-freqs", no_argument, NULL, 'd'}, {"window", required_argument, NULL, 'w'},
         {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
     };
-    struct tiny_spec s = tiny_spec_of(QUANT_F32);
+    struct tiny_spec s = tiny_spec_of(QUANT_F32), of_type;
     const struct quant_type *type = quant_type_find(QUANT_F32);
     const char *from = NULL;
     bool ok = true;
@@ -162,7 +167,11 @@ int main(int argc, char **argv) {
     }
     if (!ok || !type || optind + 1 != argc)
         return usage(stderr, 2);
+    of_type = tiny_spec_of(type->dtype);
     s.type = s.embd_type = type->dtype;
+    s.n_embd = MAX(s.n_embd, of_type.n_embd); /* rows of whole blocks */
+    s.d_head = MAX(s.d_head, of_type.d_head);
+    s.n_ff = MAX(s.n_ff, of_type.n_ff);
     struct errbuf eb = {.text = ""};
     int rv = from ? convert(from, type, argv[optind], &eb) : tiny_gguf_write(&s, argv[optind]);
     if (rv < 0)

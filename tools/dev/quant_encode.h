@@ -1,4 +1,4 @@
-/* quant_encode.h - f32 rows into the simple weight types, for tests and mkmodel.
+/* quant_encode.h - f32 rows into the weight types, for tests and mkmodel.
  *
  * Plain round-to-nearest per block, no search for better scales: the result is a valid file of the type,
  * not the best one. Thread: any. */

@@ -30,16 +30,18 @@ static const char *const chatml =
     "}}{% endif %}";
 
 struct tiny_spec tiny_spec_of(uint32_t type) {
+    const struct quant_type *t = quant_type_find(type);
+    const uint32_t block = t ? t->block_items : 1;
     return (struct tiny_spec){
         .arch = model_arch_find((struct gguf_str){"llama", 5}),
         .type = type,
         .embd_type = type,
         .n_layer = 2,
-        .n_embd = 64,
+        .n_embd = MAX(64, block), /* rows are whole blocks */
         .n_head = 4,
         .n_head_kv = 2,
-        .d_head = 16,
-        .n_ff = 160,
+        .d_head = MAX(16, block / 4),
+        .n_ff = MAX(160, block),
         .n_ctx = 2048,
         .seed = 1,
     };

@@ -24,7 +24,7 @@ struct tiny_spec {
     uint64_t seed;
 };
 
-/* 2 layers of 4 heads, 2 KV heads, head dimension 16, tied, context 2048. */
+/* 2 layers of 4 heads, 2 KV heads, head dimension 16 (types in blocks of 256: 64), tied, context 2048. */
 struct tiny_spec tiny_spec_of(uint32_t type);
 
 /* Of an architecture, float weights, as small as its options allow: each kind of layer is there, windows are

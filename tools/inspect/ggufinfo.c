@@ -19,13 +19,10 @@ static const char *type_name(enum gguf_type t) {
     return (size_t)t < ARRAY_LEN(names) ? names[t] : "?";
 }
 
-/* Names of the tensor types that GGUF numbers; only for reading, so also those that no kernel serves. */
+/* Also of types that no kernel serves: this program only reads. */
 static const char *tensor_type_name(uint32_t t) {
-    static const char *const names[] = {
-        [0] = "F32",   [1] = "F16",   [2] = "Q4_0",    [3] = "Q4_1",  [6] = "Q5_0",  [7] = "Q5_1",
-        [8] = "Q8_0",  [9] = "Q8_1",  [10] = "Q2_K",   [11] = "Q3_K", [12] = "Q4_K", [13] = "Q5_K",
-        [14] = "Q6_K", [15] = "Q8_K", [20] = "IQ4_NL", [30] = "BF16"};
-    return t < ARRAY_LEN(names) && names[t] ? names[t] : "?";
+    const struct gguf_tensor_type *type = gguf_tensor_type(t);
+    return type ? type->name : "?";
 }
 
 static void print_bytes(struct gguf_str s) {

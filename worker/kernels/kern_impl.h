@@ -26,8 +26,12 @@ struct packed_mat {
     uint32_t n_out, n_in, n_panels;
     size_t panel_bytes;        /* multiple of 64 */
     size_t scale_off, min_off; /* in a panel */
-    uint8_t *data;             /* n_panels panels, 64-byte aligned */
-    bool owns_data;            /* from the heap; else a weight_mem's */
+    /* PACK_Q2_K and later (matmul.h): a panel is records of rec_blocks 32-blocks. */
+    uint32_t rec_blocks;
+    size_t rec_bytes, quant_bytes; /* of a record, a multiple of 64; of a block's quants */
+    size_t d_off, sub_off;         /* in a record */
+    uint8_t *data;                 /* n_panels panels, 64-byte aligned */
+    bool owns_data;                /* from the heap; else a weight_mem's */
     size_t data_bytes;
     const uint8_t *raw; /* the file's bytes, or NULL (keep_raw) */
 };
@@ -56,11 +60,49 @@ static inline uint32_t row_tile_rows(const struct row_tiles *t, uint32_t tile) {
     return t->base + (tile < t->longer);
 }
 
+/* Bytes of a block's sub-scales in a record, behind its d (and -dmin): matmul.h. */
+static inline size_t packed_sub_bytes(enum pack_form form) {
+    return form == PACK_IQ4_NL ? 0 : form == PACK_IQ4_XS || form == PACK_MXFP4 ? 16 : 32;
+}
+
 /* Quantised activations. Tile by tile; in a tile of R rows block by block of R * 48 bytes:
- *   int8 q[R][32], int32 corr[R], f32 da[R], f32 sa[R], int32 sum[R]
- * corr = KERN_MAGIC_BITS - offset * sum for the weight type's offset: where the integer accumulator
- * starts, so that unsigned weights need no correction afterwards. */
+ *   int8 q[R][32], int32 corr[R], f32 da[R], f32 sa[R], int16 sums[R][2]
+ * sums are of the halves of 16. corr = KERN_MAGIC_BITS - offset * sum for the weight type's offset: where
+ * the integer accumulator starts, so that unsigned weights need no correction afterwards. For types with a
+ * scale a half (quant_type.halves) corr is the first half's, and in sa's place, which they do not use, is
+ * the second half's. */
 #define ACT_ROW_BYTES 48
+
+/* What quant_row() makes depends on the weight type in these two alone. */
+struct act_class {
+    int16_t offset; /* -1: float weights, nothing is quantised */
+    bool halves;
+};
+
+static inline struct act_class act_class_of(const struct packed_mat *w) {
+    if (w->type->block_items == 1)
+        return (struct act_class){-1, false};
+    return (struct act_class){w->type->offset, w->type->halves};
+}
+
+static inline bool act_class_equal(struct act_class a, struct act_class b) {
+    return a.offset == b.offset && a.halves == b.halves;
+}
+
+/* Behind a block's q: the words of row r of R that quant_row() has the sums and the scale for. */
+static inline void act_put_words(uint8_t *block, uint32_t rows, uint32_t r, const int32_t sum[2],
+                                 float da, struct act_class c) {
+    const int32_t both = sum[0] + sum[1];
+    const int32_t corr[2] = {KERN_MAGIC_BITS - c.offset * (c.halves ? sum[0] : both),
+                             KERN_MAGIC_BITS - c.offset * sum[1]};
+    const int16_t pair[2] = {(int16_t)sum[0], (int16_t)sum[1]};
+    const float sa = da * (float)both;
+    uint8_t *tail = block + (size_t)rows * KERN_QBLOCK + r * 4;
+    memcpy(tail, &corr[0], 4);
+    memcpy(tail + rows * 4, &da, 4);
+    memcpy(tail + rows * 8, c.halves ? (const void *)&corr[1] : (const void *)&sa, 4);
+    memcpy(tail + rows * 12, pair, 4);
+}
 
 struct act_tile { /* view of one tile */
     const uint8_t *p;
@@ -81,8 +123,8 @@ struct mat_args {
     uint8_t *panel_scratch; /* this thread's, MAT_PANEL_BLOCK_BYTES a 32-block */
 };
 
-/* Expanded panel: per 32-block 8 x 64 bytes of u8 (or s8) quants, f32 dw[16], f32 -dw*KERN_MAGIC [16],
- * f32 mw[16]. */
+/* Expanded panel: per 32-block 8 x 64 bytes of u8 (or s8) quants, then 192 bytes of scales: f32 dw[16],
+ * f32 -dw*KERN_MAGIC [16], f32 mw[16], or what the instruction set's file says. */
 #define MAT_PANEL_BLOCK_BYTES 704
 
 static inline struct act_tile act_tile_at(const struct mat_args *a, uint32_t tile) {
@@ -119,7 +161,7 @@ struct kern_impl {
     uint32_t tile_rows; /* most rows of a row tile, at most KERN_TILE_ROWS */
     /* One row into row r of an act tile of R rows. */
     void (*quant_row)(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
-                      int32_t offset);
+                      struct act_class c);
     /* Panels [begin, end) for all rows, float or quantised weights. */
     void (*mat_quant)(const struct mat_args *a, uint32_t begin, uint32_t end);
     void (*mat_float)(const struct mat_args *a, uint32_t begin, uint32_t end);
@@ -143,6 +185,12 @@ struct kern_impl {
 /* matmul_blas.c: one product through OpenBLAS; in->row_pos and w->raw are set. */
 void matmul_blas_run(struct matmul_blas *b, struct kern_team *team, const struct matmul_in *in,
                      const struct matmul_out *out);
+
+/* matmul_ref.c: the products' definition. */
+void ref_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
+                   struct act_class c);
+void ref_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end);
+void ref_mat_float(const struct mat_args *a, uint32_t begin, uint32_t end);
 
 /* exp, x / (1 + exp(-2t)) of gelu_tanh and c * tanh(x / c) as the contract defines them; kernels_ref.c. */
 float kern_ref_exp(float x);

@@ -5,7 +5,7 @@
  * 1, 2, 3, 4 and 8 heads, attention split over a team, all tails, the sin/cos table. The same on every
  * instruction set and for every model, so two workers may share KV blocks exactly when their ids are equal.
  *
- * Thread: any. Takes a hundredth of a second, without vector kernels 0.4 s; allocates, starts a second thread. */
+ * Thread: any. Takes hundredths of a second, without vector kernels half a second; allocates, starts a second thread. */
 #pragma once
 
 #include "common/digest.h"

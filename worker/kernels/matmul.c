@@ -58,7 +58,7 @@ struct prepare {
     const struct matmul_in *in;
     struct row_tiles tiles;
     uint32_t n_in;
-    int32_t offset;
+    struct act_class cls;
     struct matmul_scratch *scratch;
 };
 
@@ -76,7 +76,7 @@ static void quant_rows(void *arg, size_t begin, size_t end, unsigned thread) {
         uint32_t tile = tile_of_row(&p->tiles, r), first = row_tile_first(&p->tiles, tile);
         uint8_t *dst = p->scratch->act_q + first * blocks * ACT_ROW_BYTES;
         p->ops->impl->quant_row(dst, row_tile_rows(&p->tiles, tile), r - first,
-                                p->in->x + r * p->in->x_stride, (uint32_t)blocks, p->offset);
+                                p->in->x + r * p->in->x_stride, (uint32_t)blocks, p->cls);
     }
 }
 
@@ -103,18 +103,14 @@ static void prepare_rows(const struct matmul_env *env, struct prepare *p, kern_f
 
 /* --- panels ------------------------------------------------------------------------------------ */
 
-/* One class of outs at a time: all that share an offset of quantised weights, or all float ones. */
+/* One class of outs at a time: all for which the input is prepared alike. */
 struct panels_job {
     const struct matmul_env *env;
     const struct matmul_out *outs;
     size_t n_outs;
     struct row_tiles tiles;
-    int32_t offset; /* -1: float weights */
+    struct act_class cls;
 };
-
-static int32_t class_of(const struct packed_mat *w) {
-    return w->type->block_items == 1 ? -1 : w->type->offset;
-}
 
 static void run_out(const struct panels_job *j, const struct matmul_out *o, uint32_t begin,
                     uint32_t end, unsigned thread) {
@@ -122,13 +118,13 @@ static void run_out(const struct panels_job *j, const struct matmul_out *o, uint
     struct mat_args a = {
         .w = o->w,
         .tiles = j->tiles,
-        .act = j->offset < 0 ? (const uint8_t *)s->act_f : s->act_q,
+        .act = j->cls.offset < 0 ? (const uint8_t *)s->act_f : s->act_q,
         .y = o->y,
         .y_stride = o->y_stride,
         .panel_scratch = s->panels + thread * s->panel_bytes,
     };
     const struct kern_impl *impl = j->env->ops->impl;
-    (j->offset < 0 ? impl->mat_float : impl->mat_quant)(&a, begin, end);
+    (j->cls.offset < 0 ? impl->mat_float : impl->mat_quant)(&a, begin, end);
 }
 
 /* Panels of all outs of the class, numbered through. */
@@ -137,7 +133,7 @@ static void run_panels(void *arg, size_t begin, size_t end, unsigned thread) {
     size_t first = 0;
     for (size_t i = 0; i < j->n_outs; i++) {
         const struct matmul_out *o = &j->outs[i];
-        if (class_of(o->w) != j->offset)
+        if (!act_class_equal(act_class_of(o->w), j->cls))
             continue;
         size_t b = MAX(begin, first), e = MIN(end, first + o->w->n_panels);
         if (b < e)
@@ -155,14 +151,14 @@ static size_t panel_grain(const struct matmul_env *env, uint32_t n_rows, size_t 
 }
 
 static void run_class(const struct matmul_env *env, const struct matmul_in *in,
-                      const struct matmul_out *outs, size_t n_outs, int32_t offset) {
+                      const struct matmul_out *outs, size_t n_outs, struct act_class cls) {
     struct row_tiles tiles = row_tiles_of(in->n_rows, env->ops->impl->tile_rows);
-    struct prepare prep = {env->ops, in, tiles, outs[0].w->n_in, offset, env->scratch};
-    prepare_rows(env, &prep, offset < 0 ? transpose_rows : quant_rows);
-    struct panels_job job = {env, outs, n_outs, tiles, offset};
+    struct prepare prep = {env->ops, in, tiles, outs[0].w->n_in, cls, env->scratch};
+    prepare_rows(env, &prep, cls.offset < 0 ? transpose_rows : quant_rows);
+    struct panels_job job = {env, outs, n_outs, tiles, cls};
     size_t n_panels = 0;
     for (size_t i = 0; i < n_outs; i++)
-        if (class_of(outs[i].w) == offset)
+        if (act_class_equal(act_class_of(outs[i].w), cls))
             n_panels += outs[i].w->n_panels;
     kern_team_for(env->team, n_panels, panel_grain(env, in->n_rows, n_panels), run_panels, &job);
 }
@@ -180,11 +176,11 @@ void matmul(const struct matmul_env *env, const struct matmul_in *in, const stru
         return;
     }
     for (size_t i = 0; i < n_outs; i++) { /* each class once, at its first member */
-        int32_t offset = class_of(outs[i].w);
+        const struct act_class cls = act_class_of(outs[i].w);
         bool seen = false;
         for (size_t j = 0; j < i; j++)
-            seen = seen || class_of(outs[j].w) == offset;
+            seen = seen || act_class_equal(act_class_of(outs[j].w), cls);
         if (!seen)
-            run_class(env, in, outs, n_outs, offset);
+            run_class(env, in, outs, n_outs, cls);
     }
 }

@@ -9,6 +9,20 @@
  * 4*o + i is output o, k = 4*group + i. PACK_U8 has 8 groups; PACK_NIB 4 x 64 bytes, group g in the
  * low and g + 4 in the high nibbles. A float panel is [k][16].
  *
+ * K-quants, IQ4 and MXFP4 keep the bits that they have in the file: a panel is records of 256 columns (IQ4_NL
+ * and MXFP4: of all), padded to 64 bytes, one stream for a reader that goes through it once. A record is the
+ * quants of its blocks, then [16] f16 d, with mins [16] f16 -dmin (IQ4_NL: [blocks][16] f16 d), then a block
+ *   Q4_K Q5_K  u8 sc[16], u8 m[16]          Q2_K  u8 (sc | m << 4) [half][16]
+ *   Q6_K Q3_K  i8 sc[half][16]              IQ4_XS  i8 sc[16]        MXFP4  u8 e[16]
+ * Quants of a block: 2 to 6 vectors v of 64 bytes, in a byte bits of several groups w (bits numbered from 0):
+ *   4 bits     v[g] = w[g] | w[g + 4] << 4
+ *   2 bits     v[i] = w[4i] | w[4i + 1] << 2 | w[4i + 2] << 4 | w[4i + 3] << 6
+ *   6 bits     v[3i + j] = w[4i + j], with bits 2j, 2j + 1 of w[4i + 3] on top
+ *   3 bits     v[i] = w[2i] | w[2i + 1] << 3; on top of v[0] and v[1] bits 0, 1 of w[6] and w[7], of v[2] their
+ *              bits 2
+ *   5 bits     v[i] = w[i]; on top of v[0] bits 0-2 of w[5], of v[1] bit 3 of w[7] and bits 3, 4 of w[5], of
+ *              v[2] and v[3] the same of w[6] with bit 4 of w[7], of v[4] bits 0-2 of w[7]
+ *
  * Thread: packed_mat is read-only after packed_mat_new(). matmul() runs on the team; one call at a
  *         time per scratch.
  * Memory: matmul() does not allocate. */

@@ -15,8 +15,17 @@
 
 /* --- activations ------------------------------------------------------------------------------- */
 
+/* Sums of a block's two halves. */
+ALWAYS_INLINE void half_sums(int32_t ret[2], __m512i q0, __m512i q1) {
+    __m256i a = _mm256_add_epi32(_mm512_castsi512_si256(q0), _mm512_extracti64x4_epi64(q0, 1));
+    __m256i b = _mm256_add_epi32(_mm512_castsi512_si256(q1), _mm512_extracti64x4_epi64(q1, 1));
+    a = _mm256_hadd_epi32(a, b);
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64((__m128i *)(void *)ret, _mm_hadd_epi32(s, s));
+}
+
 void avx512_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, uint32_t n_blocks,
-                      int32_t offset) {
+                      struct act_class c) {
     const __m512i abs_mask = _mm512_set1_epi32(0x7fffffff);
     for (uint32_t b = 0; b < n_blocks; b++, x += KERN_QBLOCK, tile += act_block_bytes(rows)) {
         __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
@@ -35,16 +44,12 @@ void avx512_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, 
         }
         __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, _mm512_set1_ps(inv)));
         __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, _mm512_set1_ps(inv)));
-        int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-        uint8_t *q = tile + r * KERN_QBLOCK, *tail = tile + rows * KERN_QBLOCK + r * 4;
+        int32_t sum[2];
+        half_sums(sum, q0, q1);
+        uint8_t *q = tile + r * KERN_QBLOCK;
         _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(q0));
         _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtepi32_epi8(q1));
-        int32_t corr = KERN_MAGIC_BITS - offset * sum;
-        float sa = da * (float)sum;
-        memcpy(tail, &corr, 4);
-        memcpy(tail + rows * 4, &da, 4);
-        memcpy(tail + rows * 8, &sa, 4);
-        memcpy(tail + rows * 12, &sum, 4);
+        act_put_words(tile, rows, r, sum, da, c);
     }
 }
 
@@ -52,65 +57,6 @@ void avx512_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, 
 
 /* From some hundred rows on a panel of nibbles is expanded once, into L1, and used by all row tiles:
  * unpacking in every tile takes a tenth of the time on CPUs with two vector ports. */
-struct tile {
-    const uint8_t *panel; /* expanded, MAT_PANEL_BLOCK_BYTES a block */
-    const uint8_t *act;
-    float *y;
-    size_t y_stride;
-    uint32_t n_blocks;
-    __mmask16 mask; /* outputs that exist */
-};
-
-#define T_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
-#define T_INIT(i)                                                                                  \
-    __m512i d##i = _mm512_set1_epi32(*(const int32_t *)(const void *)(act + R * 32 + (i)*4));
-#define T_DOT(i) DOT_BCAST(d##i, w, act + (i)*32 + g * 4);
-#define T_SCALE(i)                                                                                 \
-    __m512 t##i = _mm512_fmadd_ps(_mm512_castsi512_ps(d##i), dw, minus);                           \
-    FMA_BCAST(acc##i, t##i, act + R * 36 + (i)*4);
-#define T_MIN(i) FMA_BCAST(acc##i, mw, act + R * 40 + (i)*4);
-#define T_STORE(i) _mm512_mask_storeu_ps(t->y + (i)*t->y_stride, t->mask, acc##i);
-
-#define DEFINE_TILE(N)                                                                             \
-    ALWAYS_INLINE void tile_##N(const struct tile *t, const bool has_min) {                        \
-        enum { R = N };                                                                            \
-        const uint8_t *panel = t->panel, *act = t->act;                                            \
-        ROWS_##N(T_ZERO) for (uint32_t b = 0; b < t->n_blocks; b++) {                              \
-            ROWS_##N(T_INIT) _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++) {                 \
-                __m512i w = _mm512_loadu_si512(panel + g * 64);                                    \
-                ROWS_##N(T_DOT)                                                                    \
-            }                                                                                      \
-            __m512 dw = _mm512_loadu_ps(panel + 512), minus = _mm512_loadu_ps(panel + 576);        \
-            ROWS_##N(T_SCALE) if (has_min) {                                                       \
-                __m512 mw = _mm512_loadu_ps(panel + 640);                                          \
-                ROWS_##N(T_MIN)                                                                    \
-            }                                                                                      \
-            panel += MAT_PANEL_BLOCK_BYTES;                                                        \
-            act += R * ACT_ROW_BYTES;                                                              \
-        }                                                                                          \
-        ROWS_##N(T_STORE)                                                                          \
-    }                                                                                              \
-    static void tile_plain_##N(const struct tile *t) {                                             \
-        tile_##N(t, false);                                                                        \
-    }                                                                                              \
-    static void tile_min_##N(const struct tile *t) {                                               \
-        tile_##N(t, true);                                                                         \
-    }
-
-DEFINE_TILE(13)
-DEFINE_TILE(14)
-
-/* EXPAND_TILES tiles and more have 13 rows at least. */
-#define TILES_FROM 13
-typedef void (*tile_fn)(const struct tile *t);
-static const tile_fn tiles[2][KERN_TILE_ROWS - TILES_FROM + 1] = {
-    {tile_plain_13, tile_plain_14},
-    {tile_min_13, tile_min_14},
-};
-
-ALWAYS_INLINE __m512 load_half16(const uint8_t *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
-}
 
 static void expand_scales(const struct packed_mat *w, const uint8_t *panel, uint32_t n_blocks,
                           uint8_t *dst) {
@@ -137,28 +83,13 @@ static void expand_nibbles(const uint8_t *panel, size_t panel_bytes, uint32_t n_
         }
 }
 
-static __mmask16 panel_mask(const struct packed_mat *w, uint32_t panel) {
-    uint32_t n = MIN(KERN_LANES, w->n_out - panel * KERN_LANES);
-    return (__mmask16)((1u << n) - 1);
-}
-
 static void panel_many_rows(const struct mat_args *a, uint32_t p) {
     const struct packed_mat *w = a->w;
     const uint8_t *panel = packed_panel(w, p);
-    struct tile t = {
-        .panel = a->panel_scratch,
-        .y_stride = a->y_stride,
-        .n_blocks = w->n_in / KERN_QBLOCK,
-        .mask = panel_mask(w, p),
-    };
-    expand_scales(w, panel, t.n_blocks, a->panel_scratch + 512);
-    expand_nibbles(panel, w->panel_bytes, t.n_blocks, a->panel_scratch);
-    for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
-        struct act_tile at = act_tile_at(a, i);
-        t.act = at.p;
-        t.y = a->y + (size_t)at.first_row * a->y_stride + p * KERN_LANES;
-        tiles[w->type->has_min][at.rows - TILES_FROM](&t);
-    }
+    const uint32_t n_blocks = w->n_in / KERN_QBLOCK;
+    expand_scales(w, panel, n_blocks, a->panel_scratch + 512);
+    expand_nibbles(panel, w->panel_bytes, n_blocks, a->panel_scratch);
+    avx512_expanded_panel(a, p, w->type->has_min ? TILE_MIN : TILE_PLAIN);
 }
 
 /* --- quantised weights, directly ----------------------------------------------------------------- */
@@ -321,7 +252,7 @@ static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end
         uint32_t n = a->tiles.n_rows == 1 && end - p >= 4 ? 4 : 1;
         t.panel = packed_panel(w, p);
         t.ahead = n * w->panel_bytes; /* the same place of the next ones */
-        t.last_mask = panel_mask(w, p + n - 1);
+        t.last_mask = avx512_panel_mask(w, p + n - 1);
         for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
             struct act_tile at = act_tile_at(a, i);
             t.act = at.p;
@@ -333,7 +264,9 @@ static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end
 }
 
 void avx512_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
-    if (a->w->type->form == PACK_NIB && a->tiles.n_tiles >= EXPAND_TILES) {
+    if (a->w->type->unit) {
+        avx512_mat_records(a, begin, end);
+    } else if (a->w->type->form == PACK_NIB && a->tiles.n_tiles >= EXPAND_TILES) {
         for (uint32_t p = begin; p < end; p++)
             panel_many_rows(a, p);
     } else {
@@ -452,13 +385,13 @@ static const ftile_fn fvecs[3] = {fvec8_f32, fvec8_f16, fvec8_bf16};
 static void fpanels_one_row(const struct mat_args *a, struct ftile *t, uint32_t p) {
     t->y = a->y + p * KERN_LANES;
     t->x = act_f32_tile_at(a, 0);
-    t->mask1 = panel_mask(a->w, p + 7);
+    t->mask1 = avx512_panel_mask(a->w, p + 7);
     fvecs[a->w->type->form](t);
 }
 
 static void fpanels_pair(const struct mat_args *a, struct ftile *t, uint32_t p, bool two) {
-    t->mask0 = panel_mask(a->w, p);
-    t->mask1 = two ? panel_mask(a->w, p + 1) : 0;
+    t->mask0 = avx512_panel_mask(a->w, p);
+    t->mask1 = two ? avx512_panel_mask(a->w, p + 1) : 0;
     t->panel_bytes = two ? a->w->panel_bytes : 0;
     for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
         t->x = act_f32_tile_at(a, i);

@@ -130,18 +130,159 @@ static void q8_0_dequant(float *dst, const void *src, size_t n) {
     }
 }
 
-/* Block layouts: GGUF's, see the comment of each row. */
+/* --- units of 32 columns ------------------------------------------------------------------------- */
+
+static void read_d(struct quant_unit *ret, const uint8_t *p, bool has_min) {
+    ret->d = quant_f16_to_f32(load_u16(p));
+    ret->dmin = has_min ? quant_f16_to_f32(load_u16(p + 2)) : 0.0f;
+}
+
+/* f16 d; nibbles as in Q4_0. The values are IQ4's table plus 128. */
+static const uint8_t iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                       129, 141, 153, 166, 181, 197, 217, 241};
+/* 0 1 2 3 4 6 8 12 and their negatives, plus 12. */
+static const uint8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+static void read_nibbles(struct quant_unit *ret, const uint8_t *p) {
+    for (int i = 0; i < 16; i++) {
+        ret->u[i] = p[i] & 15;
+        ret->u[i + 16] = p[i] >> 4;
+    }
+}
+
+static void iq4_nl_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    (void)i;
+    read_d(ret, p, false);
+    read_nibbles(ret, p + 2);
+    ret->sc[0] = ret->sc[1] = 1;
+}
+
+/* f16 d; u16 high bits of 8 scales, 4 bytes of their low nibbles; 8 x 16 bytes of nibbles. */
+static void iq4_xs_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    int low = p[4 + i / 2] >> (4 * (i % 2)) & 15, high = load_u16(p + 2) >> (2 * i) & 3;
+    read_d(ret, p, false);
+    read_nibbles(ret, p + 8 + 16 * i);
+    ret->sc[0] = ret->sc[1] = (int8_t)((low | high << 4) - 32);
+}
+
+/* u8 e: 2^(e - 128), half of the format's scale as the values are doubled; nibbles. */
+static void mxfp4_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    (void)i;
+    ret->d = f32_from_bits((uint32_t)(p[0] + 12u) << 23) * 0x1p-13f;
+    ret->dmin = 0.0f;
+    read_nibbles(ret, p + 1);
+    ret->sc[0] = ret->sc[1] = 1;
+}
+
+/* Six-bit scale and min number i of Q4_K's and Q5_K's 12 bytes. */
+static void read_scale_min(struct quant_unit *ret, const uint8_t *s, uint32_t i) {
+    unsigned sc = s[i % 4] & 63, m = s[i % 4 + 4] & 63;
+    if (i >= 4) {
+        sc = (s[i + 4] & 15u) | (unsigned)(s[i - 4] >> 6) << 4;
+        m = (unsigned)(s[i + 4] >> 4) | (unsigned)(s[i] >> 6) << 4;
+    }
+    ret->sc[0] = ret->sc[1] = (int8_t)sc;
+    ret->m[0] = ret->m[1] = (uint8_t)m;
+}
+
+/* f16 d, dmin; 12 bytes of scales and mins; 4 x 32 bytes: low nibbles a unit, high ones the next. */
+static void q4_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    read_d(ret, p, true);
+    read_scale_min(ret, p + 4, i);
+    for (uint32_t k = 0; k < 32; k++)
+        ret->u[k] = p[16 + i / 2 * 32 + k] >> (4 * (i % 2)) & 15;
+}
+
+/* As Q4_K with 32 bytes of fifth bits before the nibbles: bit i of byte k is unit i's. */
+static void q5_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    read_d(ret, p, true);
+    read_scale_min(ret, p + 4, i);
+    for (uint32_t k = 0; k < 32; k++) {
+        int low = p[48 + i / 2 * 32 + k] >> (4 * (i % 2)) & 15;
+        ret->u[k] = (uint8_t)(low | (p[16 + k] >> i & 1) << 4);
+    }
+}
+
+/* 128 bytes of low nibbles, 64 of high pairs, 16 scales, f16 d: model-facts.md's order of each 128. */
+static void q6_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    const uint8_t *low = p + i / 4 * 64 + i % 2 * 32, *high = p + 128 + i / 4 * 32;
+    read_d(ret, p + 208, false);
+    for (uint32_t k = 0; k < 32; k++) {
+        int nibble = low[k] >> (i % 4 < 2 ? 0 : 4) & 15;
+        ret->u[k] = (uint8_t)(nibble | (high[k] >> (2 * (i % 4)) & 3) << 4);
+    }
+    for (uint32_t h = 0; h < 2; h++)
+        ret->sc[h] = (int8_t)p[192 + 2 * i + h];
+}
+
+/* 32 bytes of third bits (bit i of byte k is unit i's), 64 of low pairs, 12 of 6-bit scales, f16 d. */
+static void q3_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    const uint8_t *low = p + 32 + i / 4 * 32, *s = p + 96;
+    read_d(ret, p + 108, false);
+    for (uint32_t k = 0; k < 32; k++)
+        ret->u[k] = (uint8_t)((low[k] >> (2 * (i % 4)) & 3) | (p[k] >> i & 1) << 2);
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t j = 2 * i + h;
+        int nibble = s[j % 8] >> (4 * (j / 8)) & 15, top = s[8 + j % 4] >> (2 * (j / 4)) & 3;
+        ret->sc[h] = (int8_t)((nibble | top << 4) - 32);
+    }
+}
+
+/* 16 bytes: low nibble a scale, high nibble a min; 64 of pairs; f16 d, dmin. */
+static void q2_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    read_d(ret, p + 80, true);
+    for (uint32_t k = 0; k < 32; k++)
+        ret->u[k] = p[16 + i / 4 * 32 + k] >> (2 * (i % 4)) & 3;
+    for (uint32_t h = 0; h < 2; h++) {
+        ret->sc[h] = p[2 * i + h] & 15;
+        ret->m[h] = p[2 * i + h] >> 4;
+    }
+}
+
+static void dequant_units(const struct quant_type *t, float *dst, const uint8_t *src, size_t n) {
+    const uint32_t units = t->block_items / 32u;
+    for (size_t i = 0; i < n / 32; i++, dst += 32) {
+        struct quant_unit q;
+        t->unit(&q, src + i / units * t->block_bytes, (uint32_t)(i % units));
+        for (uint32_t k = 0; k < 32; k++) {
+            float scale = q.d * (float)q.sc[k / 16];
+            float w = (float)((t->values ? t->values[q.u[k]] : q.u[k]) - t->offset);
+            dst[k] = t->has_min ? fmaf(scale, w, -(q.dmin * (float)q.m[k / 16])) : scale * w;
+        }
+    }
+}
+
+void quant_dequant(const struct quant_type *t, float *dst, const void *src, size_t n) {
+    if (t->unit)
+        dequant_units(t, dst, src, n);
+    else
+        t->dequant(dst, src, n);
+}
+
+/* Block layouts: GGUF's, see the functions above. */
+#define FLOATS(name, dtype, bytes, form, dequant)                                                  \
+    { name, dtype, 1, bytes, form, 0, false, false, 0, NULL, NULL, dequant }
+#define LEGACY(name, dtype, bytes, form, offset, has_min, dequant)                                 \
+    { name, dtype, 32, bytes, form, offset, has_min, false, 0, NULL, NULL, dequant }
 static const struct quant_type quant_types[] = {
-    {"f32", QUANT_F32, 1, 4, PACK_F32, 0, false, f32_dequant},
-    {"f16", QUANT_F16, 1, 2, PACK_F16, 0, false, f16_dequant},
-    {"bf16", QUANT_BF16, 1, 2, PACK_BF16, 0, false, bf16_dequant},  /* upper half of an f32 */
-    {"q4_0", QUANT_Q4_0, 32, 18, PACK_NIB, 8, false, q4_0_dequant}, /* f16 d; 16 bytes of nibbles */
-    {"q4_1", QUANT_Q4_1, 32, 20, PACK_NIB, 0, true, q4_1_dequant},  /* f16 d, m; nibbles */
-    {"q5_0", QUANT_Q5_0, 32, 22, PACK_U8, 16, false,
-     q5_0_dequant}, /* f16 d; u32 fifth bits; nibbles */
-    {"q5_1", QUANT_Q5_1, 32, 24, PACK_U8, 0, true,
-     q5_1_dequant}, /* f16 d, m; u32 fifth bits; nibbles */
-    {"q8_0", QUANT_Q8_0, 32, 34, PACK_U8, 128, false, q8_0_dequant}, /* f16 d; int8[32] */
+    FLOATS("f32", QUANT_F32, 4, PACK_F32, f32_dequant),
+    FLOATS("f16", QUANT_F16, 2, PACK_F16, f16_dequant),
+    FLOATS("bf16", QUANT_BF16, 2, PACK_BF16, bf16_dequant),            /* upper half of an f32 */
+    LEGACY("q4_0", QUANT_Q4_0, 18, PACK_NIB, 8, false, q4_0_dequant),  /* f16 d; nibbles */
+    LEGACY("q4_1", QUANT_Q4_1, 20, PACK_NIB, 0, true, q4_1_dequant),   /* f16 d, m; nibbles */
+    LEGACY("q5_0", QUANT_Q5_0, 22, PACK_U8, 16, false, q5_0_dequant),  /* f16 d; u32; nibbles */
+    LEGACY("q5_1", QUANT_Q5_1, 24, PACK_U8, 0, true, q5_1_dequant),    /* f16 d, m; u32; nibbles */
+    LEGACY("q8_0", QUANT_Q8_0, 34, PACK_U8, 128, false, q8_0_dequant), /* f16 d; int8[32] */
+    {"q2_k", QUANT_Q2_K, 256, 84, PACK_Q2_K, 0, true, true, 80, NULL, q2_k_unit, NULL},
+    {"q3_k", QUANT_Q3_K, 256, 110, PACK_Q3_K, 4, false, true, 108, NULL, q3_k_unit, NULL},
+    {"q4_k", QUANT_Q4_K, 256, 144, PACK_Q4_K, 0, true, false, 0, NULL, q4_k_unit, NULL},
+    {"q5_k", QUANT_Q5_K, 256, 176, PACK_Q5_K, 0, true, false, 0, NULL, q5_k_unit, NULL},
+    {"q6_k", QUANT_Q6_K, 256, 210, PACK_Q6_K, 32, false, true, 208, NULL, q6_k_unit, NULL},
+    {"iq4_nl", QUANT_IQ4_NL, 32, 18, PACK_IQ4_NL, 128, false, false, 0, iq4_values, iq4_nl_unit,
+     NULL},
+    {"iq4_xs", QUANT_IQ4_XS, 256, 136, PACK_IQ4_XS, 128, false, false, 0, iq4_values, iq4_xs_unit,
+     NULL},
+    {"mxfp4", QUANT_MXFP4, 32, 17, PACK_MXFP4, 12, false, false, 0, mxfp4_values, mxfp4_unit, NULL},
 };
 
 static bool is_bad_half(const uint8_t *p) {
@@ -153,6 +294,9 @@ static bool is_bad_block(const struct quant_type *t, const uint8_t *p) {
         return (load_u32(p) & 0x7f800000u) == 0x7f800000u;
     if (t->dtype == QUANT_BF16)
         return (load_u16(p) & 0x7f80u) == 0x7f80u;
+    if (t->dtype == QUANT_MXFP4)
+        return p[0] > QUANT_MXFP4_MAX_E;
+    p += t->d_at;
     return is_bad_half(p) || (t->has_min && is_bad_half(p + 2));
 }
 
@@ -162,6 +306,10 @@ size_t quant_first_bad(const struct quant_type *t, const void *p, size_t n) {
     while (i < n_blocks && !is_bad_block(t, at + i * t->block_bytes))
         i++;
     return i;
+}
+
+const char *quant_bad_text(const struct quant_type *t) {
+    return t->dtype == QUANT_MXFP4 ? "has an exponent above 232" : "is not finite";
 }
 
 const struct quant_type *quant_type_find(uint32_t dtype) {

@@ -197,10 +197,14 @@ static int unsupported_type(const struct want *w, const struct gguf_tensor *t, s
                        "tensor '%s': weights of type %s are not supported here "
                        "(F32 is)",
                        w->name, ty ? ty->name : "?");
+    char known[160];
+    size_t n_types, len = 0;
+    const struct quant_type *types = quant_type_table(&n_types);
+    for (size_t i = 0; i < n_types; i++)
+        len += (size_t)snprintf(known + len, sizeof(known) - len, " %s", types[i].name);
     return err_set(eb, ERR_UNSUPPORTED,
-                   "tensor '%s': weights of type %s are not supported; known: F32, "
-                   "F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1",
-                   w->name, ty ? ty->name : "?");
+                   "tensor '%s': weights of type %s are not supported; known:%s", w->name,
+                   ty ? ty->name : "?", known);
 }
 
 static int check_tensor(const struct want *w, const struct gguf_tensor *t, struct errbuf *eb) {
@@ -271,8 +275,8 @@ static int check_finite(const struct want *w, const struct gguf_tensor *t, const
     size_t bad = quant_first_bad(q, bytes, t->n_elem);
     if (bad == t->n_elem / q->block_items)
         return 0;
-    return err_set(eb, ERR_CORRUPT, "tensor '%s': %s %zu is not finite", w->name,
-                   q->block_items == 1 ? "element" : "the scale of block", bad);
+    return err_set(eb, ERR_CORRUPT, "tensor '%s': %s %zu %s", w->name,
+                   q->block_items == 1 ? "element" : "the scale of block", bad, quant_bad_text(q));
 }
 
 static int pack_matrices(struct binder *b, const struct want *w, const struct gguf_tensor *t,

@@ -117,8 +117,10 @@ static inline uint8_t *random_weights(struct rng *r, const struct quant_type *t,
             memcpy(w + at, &f, 4);
         else if (t->dtype == QUANT_BF16)
             memcpy(w + at, &bf16, 2);
+        else if (t->dtype == QUANT_MXFP4) /* 2^-3 and below, or of any size */
+            w[at] = (uint8_t)(wild ? rng_u32(r) % (QUANT_MXFP4_MAX_E + 1) : 119 + rng_u32(r) % 6);
         else
-            memcpy(w + at, half, t->has_min ? 4 : 2);
+            memcpy(w + at + t->d_at, half, t->has_min ? 4 : 2);
     }
     *ret_bytes = n;
     return w;

@@ -3,7 +3,7 @@
 #include "worker/kernels/matmul_blas.h"
 
 #define MAX_ROWS 239 /* 18 row tiles: AVX-512 changes its way at 16 */
-#define MAX_IN 608
+#define MAX_IN 1024
 #define MAX_OUT 100
 
 struct fixture {
@@ -34,6 +34,11 @@ static int teardown(void **state) {
     return 0;
 }
 
+/* Columns that are not too many and whole blocks of the type. */
+static uint32_t whole_blocks(const struct quant_type *t, uint32_t n_in) {
+    return (n_in + t->block_items - 1) / t->block_items * t->block_items;
+}
+
 static struct packed_mat *pack(const struct quant_type *t, uint32_t n_out, uint32_t n_in,
                                const uint8_t *w, size_t n) {
     struct packed_src src = {t->dtype, n_out, n_in, w, n, true, NULL};
@@ -59,12 +64,13 @@ static void test_all_tables_give_the_bits_of_the_reference(void **state) {
     static const uint32_t ins[] = {32, 64, 96, 160, 576};
     size_t n_types;
     const struct quant_type *types = quant_type_table(&n_types);
-    for (uint32_t c = 0; c < 560; c++) {
+    for (uint32_t c = 0; c < 1120; c++) {
         const struct quant_type *t = &types[c % n_types];
         uint32_t n_out = outs[c / n_types % ARRAY_LEN(outs)], n_in = ins[c % ARRAY_LEN(ins)];
         uint32_t rows = 1 + (c % 4 ? c * 37 % 70 : c * 37 % MAX_ROWS);
         if (t->block_items == 1)
             n_in -= c % 7; /* float types take any k */
+        n_in = whole_blocks(t, n_in);
         size_t bytes;
         uint8_t *w = random_weights(&f->rng, t, n_out, n_in, c % 3 == 0, &bytes);
         struct packed_mat *m = pack(t, n_out, n_in, w, bytes);
@@ -86,10 +92,11 @@ static void test_all_tables_give_the_bits_of_the_reference(void **state) {
 /* A row alone, in every row count up to two tiles, and with a team: the same bits. */
 static void test_row_alone_equals_row_in_company(void **state) {
     struct fixture *f = *state;
-    enum { N_OUT = 71, N_IN = 64, ROWS = 31 };
+    enum { N_OUT = 71, ROWS = 31 };
     size_t n_types;
     const struct quant_type *types = quant_type_table(&n_types);
     for (size_t t = 0; t < n_types; t++) {
+        const uint32_t N_IN = whole_blocks(&types[t], 64);
         size_t bytes;
         uint8_t *w = random_weights(&f->rng, &types[t], N_OUT, N_IN, false, &bytes);
         struct packed_mat *m = pack(&types[t], N_OUT, N_IN, w, bytes);
@@ -112,6 +119,7 @@ static void test_row_alone_equals_row_in_company(void **state) {
 static void check_against_double(struct fixture *f, const struct quant_type *t, uint32_t rows,
                                  uint32_t n_out, uint32_t n_in) {
     size_t bytes;
+    n_in = whole_blocks(t, n_in);
     uint8_t *w = random_weights(&f->rng, t, n_out, n_in, false, &bytes);
     struct packed_mat *m = pack(t, n_out, n_in, w, bytes);
     float *row = malloc(n_in * sizeof *row);
@@ -155,7 +163,7 @@ static void test_product_is_near_the_double_product(void **state) {
  * float sums: the result must match a double of the same numbers to float precision. */
 static void test_whole_number_activations_lose_nothing(void **state) {
     struct fixture *f = *state;
-    enum { N_OUT = 33, N_IN = 128, ROWS = 17 };
+    enum { N_OUT = 33, N_IN = 256, ROWS = 17 };
     size_t n_types;
     const struct quant_type *types = quant_type_table(&n_types);
     float row[N_IN];
@@ -188,14 +196,15 @@ static void test_whole_number_activations_lose_nothing(void **state) {
 /* Q, K, V of different types and sizes in one call equal three calls; strides are respected. */
 static void test_several_outs_equal_single_calls(void **state) {
     struct fixture *f = *state;
-    enum { N_IN = 96, ROWS = 20, STRIDE = 80 };
-    static const uint32_t dtypes[] = {QUANT_Q4_0, QUANT_Q8_0, QUANT_F16, QUANT_Q4_1, QUANT_Q4_0};
-    static const uint32_t n_outs[] = {70, 17, 33, 48, 1};
-    struct packed_mat *m[5];
-    uint8_t *w[5];
-    float *y[5];
-    struct matmul_out outs[5];
-    for (size_t i = 0; i < 5; i++) {
+    enum { N_IN = 256, ROWS = 20, STRIDE = 80, N = 7 };
+    static const uint32_t dtypes[N] = {QUANT_Q4_0, QUANT_Q8_0, QUANT_F16, QUANT_Q4_1,
+                                       QUANT_Q4_0, QUANT_Q6_K, QUANT_Q4_K};
+    static const uint32_t n_outs[N] = {70, 17, 33, 48, 1, 20, 31};
+    struct packed_mat *m[N];
+    uint8_t *w[N];
+    float *y[N];
+    struct matmul_out outs[N];
+    for (size_t i = 0; i < N; i++) {
         size_t bytes;
         const struct quant_type *t = quant_type_find(dtypes[i]);
         w[i] = random_weights(&f->rng, t, n_outs[i], N_IN, false, &bytes);
@@ -209,8 +218,8 @@ static void test_several_outs_equal_single_calls(void **state) {
     struct matmul_env env = {
         .ops = kernels_pick(NULL, NULL), .team = f->team, .scratch = f->scratch};
     struct matmul_in in = {.x = f->x, .x_stride = N_IN + 3, .n_rows = ROWS};
-    matmul(&env, &in, outs, 5);
-    for (size_t i = 0; i < 5; i++) {
+    matmul(&env, &in, outs, N);
+    for (size_t i = 0; i < N; i++) {
         for (uint32_t r = 0; r < ROWS; r++) {
             run(f, f->tables[0], NULL, m[i], f->x + r * (N_IN + 3), 1, f->want);
             assert_same_bits(y[i] + r * STRIDE, f->want, n_outs[i], "several outs");
@@ -225,10 +234,11 @@ static void test_several_outs_equal_single_calls(void **state) {
 
 static void test_nan_input_stays_in_its_row(void **state) {
     struct fixture *f = *state;
-    enum { N_OUT = 20, N_IN = 64, ROWS = 9 };
+    enum { N_OUT = 20, ROWS = 9 };
     size_t n_types;
     const struct quant_type *types = quant_type_table(&n_types);
     for (size_t t = 0; t < n_types; t++) {
+        const uint32_t N_IN = whole_blocks(&types[t], 64);
         size_t bytes;
         uint8_t *w = random_weights(&f->rng, &types[t], N_OUT, N_IN, false, &bytes);
         struct packed_mat *m = pack(&types[t], N_OUT, N_IN, w, bytes);
@@ -248,7 +258,7 @@ static void test_pack_refuses_bad_input(void **state) {
     (void)state;
     uint8_t w[2 * 18] = {0};
     struct packed_mat *m;
-    struct packed_src src = {12 /* Q4_K */, 1, 256, w, 144, false, NULL};
+    struct packed_src src = {21 /* IQ3_S */, 1, 256, w, 110, false, NULL};
     assert_int_equal(packed_mat_new(&m, &src, NULL), ERR_UNSUPPORTED);
     src = (struct packed_src){QUANT_Q4_0, 2, 33, w, sizeof w, false, NULL};
     assert_int_equal(packed_mat_new(&m, &src, NULL), ERR_INVALID);
@@ -260,6 +270,32 @@ static void test_pack_refuses_bad_input(void **state) {
     w[18 + 1] = 0x7b;
     assert_int_equal(packed_mat_new(&m, &src, NULL), 0);
     packed_mat_free(m);
+    struct errbuf eb;
+    src = (struct packed_src){QUANT_MXFP4, 2, 32, w, 34, false, NULL};
+    w[17] = QUANT_MXFP4_MAX_E + 1;
+    assert_int_equal(packed_mat_new(&m, &src, &eb), ERR_CORRUPT);
+    assert_string_equal(eb.text,
+                        "mxfp4 weights: scale of block 0 of row 1 has an exponent above 232");
+    w[17]--;
+    assert_int_equal(packed_mat_new(&m, &src, NULL), 0);
+    packed_mat_free(m);
+}
+
+/* What is kept a weight: llama.cpp's bits and at most a tenth more. */
+static void test_packed_weights_take_the_file_s_bits(void **state) {
+    struct fixture *f = *state;
+    static const uint32_t dtypes[] = {QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q8_0, QUANT_Q2_K,
+                                      QUANT_Q3_K,   QUANT_Q4_K,   QUANT_Q5_K, QUANT_Q6_K,
+                                      QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_MXFP4};
+    for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+        const struct quant_type *t = quant_type_find(dtypes[i]);
+        size_t bytes;
+        uint8_t *w = random_weights(&f->rng, t, 64, 2048, false, &bytes);
+        struct packed_mat *m = pack(t, 64, 2048, w, bytes);
+        assert_in_range(packed_mat_bytes(m), bytes, bytes + bytes / 10);
+        packed_mat_free(m);
+        free(w);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -274,6 +310,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_several_outs_equal_single_calls),
         cmocka_unit_test(test_nan_input_stays_in_its_row),
         cmocka_unit_test(test_pack_refuses_bad_input),
+        cmocka_unit_test(test_packed_weights_take_the_file_s_bits),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

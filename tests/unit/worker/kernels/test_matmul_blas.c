@@ -3,7 +3,7 @@
 #include "worker/kernels/matmul_blas.h"
 
 #define N_OUT 150
-#define N_IN 160
+#define N_IN 256
 #define MAX_ROWS 100
 
 struct fixture {

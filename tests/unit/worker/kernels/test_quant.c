@@ -101,21 +101,33 @@ static void test_activations_round_half_to_even(void **state) {
     uint8_t tile[3 * ACT_ROW_BYTES];
     for (size_t k = 0; k < n_tables; k++) {
         memset(tile, 0x55, sizeof tile);
-        t[k]->impl->quant_row(tile, 1, 0, x, 3, 8);
+        t[k]->impl->quant_row(tile, 1, 0, x, 3, (struct act_class){8, false});
         static const int8_t q[8] = {127, 0, 2, 2, 0, -2, -126, 0};
         assert_memory_equal(tile, q, sizeof q);
-        int32_t corr, sum;
+        int32_t corr;
+        int16_t sums[2];
         float da, sa;
         memcpy(&corr, tile + 32, 4);
         memcpy(&da, tile + 36, 4);
         memcpy(&sa, tile + 40, 4);
-        memcpy(&sum, tile + 44, 4);
-        assert_int_equal(sum, 3);
+        memcpy(sums, tile + 44, 4);
+        assert_int_equal(sums[0], 3);
+        assert_int_equal(sums[1], 0);
         assert_int_equal(corr, KERN_MAGIC_BITS - 8 * 3);
         assert_true(da == 1.0f && sa == 3.0f);
         memcpy(&da, tile + ACT_ROW_BYTES + 36, 4);
         assert_true(da == 0.0f && tile[ACT_ROW_BYTES] == 0);
         assert_int_equal((int8_t)tile[2 * ACT_ROW_BYTES], -127);
+        /* Each half corrected alone; x[20] is the second half's only one. */
+        x[20] = 4.0f;
+        t[k]->impl->quant_row(tile, 1, 0, x, 1, (struct act_class){32, true});
+        int32_t corrs[4];
+        memcpy(corrs, tile + 32, sizeof corrs);
+        memcpy(sums, tile + 44, 4);
+        assert_int_equal(corrs[0], KERN_MAGIC_BITS - 32 * 3);
+        assert_int_equal(corrs[2], KERN_MAGIC_BITS - 32 * 4);
+        assert_true(sums[0] == 3 && sums[1] == 4);
+        x[20] = 0.0f;
     }
 }
 
@@ -133,7 +145,8 @@ static void test_activations_of_all_tables_agree(void **state) {
         for (size_t k = 0; k < n_tables; k++) {
             uint8_t *tile = k ? got : want;
             memset(tile, 0, sizeof want);
-            t[k]->impl->quant_row(tile, 3, (uint32_t)c % 3, x, 5, c % 2 ? 128 : 0);
+            t[k]->impl->quant_row(tile, 3, (uint32_t)c % 3, x, 5,
+                                  (struct act_class){c % 2 ? 128 : 0, c % 5 == 0});
             if (k && c % 11) /* the NaN's payload may differ */
                 assert_memory_equal(got, want, sizeof want);
         }
