@@ -2,12 +2,12 @@
 #include "worker/worker_model.h"
 
 #include <inttypes.h>
-#include <sys/stat.h>
 
 #include "common/machine.h"
 
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/matmul_blas.h"
+#include "worker/model/gguf_file.h"
 #include "worker/model/gguf_vocab.h"
 #include "worker/model/model_graph.h"
 
@@ -31,7 +31,7 @@ static int load_kernels(struct worker_model *m, const struct worker_config *cfg,
 /* Pages are touched as they are used: what does not fit would be killed for it under load. */
 static int check_memory(const struct worker_config *cfg, struct log *log, struct errbuf *eb) {
     struct machine mach;
-    struct stat st;
+    struct gguf_file_id file;
     machine_read(&mach, "");
     if (!mach.memory_bytes)
         return 0;
@@ -40,20 +40,18 @@ static int check_memory(const struct worker_config *cfg, struct log *log, struct
                        "--kv-bytes %" PRIu64 " is more than the memory there is, %" PRIu64 "%s",
                        cfg->kv_bytes, mach.memory_bytes,
                        mach.has_memory_limit ? " (control group)" : "");
-    if (stat(cfg->model, &st) == 0 && (uint64_t)st.st_size + cfg->kv_bytes > mach.memory_bytes)
+    if (gguf_file_id_of(cfg->model, &file) == 0 && file.size + cfg->kv_bytes > mach.memory_bytes)
         log_warn(log, "model and KV pages are more than the memory there is",
-                 "model_bytes=%" PRIu64 " kv_bytes=%" PRIu64 " memory_bytes=%" PRIu64,
-                 (uint64_t)st.st_size, cfg->kv_bytes, mach.memory_bytes);
+                 "model_bytes=%" PRIu64 " kv_bytes=%" PRIu64 " memory_bytes=%" PRIu64, file.size,
+                 cfg->kv_bytes, mach.memory_bytes);
     return 0;
 }
 
-/* --model-name, else the file's name without folder and ending: what users know the model by. */
+/* --model-name, else the file's name without folder, part and ending: what users know the model by. */
 static void set_name(struct worker_model *m, const struct worker_config *cfg) {
     const char *base = strrchr(cfg->model, '/');
     base = base ? base + 1 : cfg->model;
-    size_t n = strlen(base);
-    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0)
-        n -= 5;
+    size_t n = gguf_file_stem(base);
     if (cfg->model_name[0])
         snprintf(m->name, sizeof(m->name), "%s", cfg->model_name);
     else

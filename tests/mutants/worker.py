@@ -63,7 +63,12 @@ mutant("local-layers-rotate-as-the-others", "worker/model/arch_keys.c", "local &
        "local && hp->n_rope > 2", "integration/oracle_archs")
 mutant("windows-not-in-the-layout", "worker/model/weights.c", "window[i] = m->hp.layer[i].window;",
        "window[i] = 0;", "unit/worker/model/weights")
-mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " && a->ctime_ns == b->ctime_ns;", ";",
+mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " && a->ctime_ns == b->ctime_ns &&", " &&",
        "unit/worker/model/weights unit/worker/model/model_digest integration/worker_program")
+mutant("parts-of-a-split-model-not-watched", "worker/model/gguf_file.c",
+       "all->parts = checksum_xxh3(both, sizeof(both));", "all->parts = both[0].parts;",
+       "unit/worker/model/gguf_split")
+mutant("a-word-cut-under-a-token", "worker/text/tokenizer_spm.c", "t->glue[b / 32] |= 1u << (b % 32);", "(void)b;",
+       "unit/worker/text/tokenizer_spm")
 mutant("heads-may-take-for-ever", "common/http_server.c", "    http_conn_arm(&c->conn, c->s->cfg.head_timeout_ms);",
        "    http_conn_arm(&c->conn, UINT32_MAX / 2);", "unit/common/http_server")

@@ -44,3 +44,7 @@ int gguf_write_open(struct gguf_write *w, const char *path);
 void gguf_write_data(struct gguf_write *w, const void *p, size_t n);
 void gguf_write_pad(struct gguf_write *w);
 int gguf_write_close(struct gguf_write *w);
+
+/* The model at from in n parts of as many tensors each, STEM-00001-of-0000n.gguf and so on: all keys in the first,
+ * as llama-gguf-split cuts. */
+int gguf_write_split(const char *from, const char *stem, uint32_t n, struct errbuf *eb);

@@ -3,6 +3,7 @@
  *   mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied]
  *           [--rope-freqs] [--rope S] [--window N] OUT
  *   mkmodel --from FILE --type T OUT     matrices dequantised and encoded as T, vectors kept F32
+ *   mkmodel --from FILE --split N STEM   as it is, in N parts STEM-00001-of-0000N.gguf
  *
  * A: an architecture, llama unless given. S: linear, yarn, longrope.
  * T: a type of worker/kernels/quant.c; a matrix whose rows are no whole blocks of it keeps its own. */
@@ -105,6 +106,7 @@ static int usage(FILE *f, int rc) {
           "[--rope-freqs]\n"
           "               [--rope S] [--window N] OUT\n"
           "       mkmodel --from FILE --type T OUT\n"
+          "       mkmodel --from FILE --split N STEM\n"
           "T:",
           f);
     for (size_t i = 0; i < n; i++)
@@ -130,16 +132,24 @@ static bool parse_rope(const char *name, enum tiny_rope *ret) {
 
 int main(int argc, char **argv) {
     static const struct option opts[] = {
-        {"type", required_argument, NULL, 't'}, {"from", required_argument, NULL, 'f'},
-        {"seed", required_argument, NULL, 's'}, {"layers", required_argument, NULL, 'l'},
-        {"ctx", required_argument, NULL, 'c'},  {"untied", no_argument, NULL, 'u'},
-        {"arch", required_argument, NULL, 'a'}, {"rope", required_argument, NULL, 'r'},
-        {"rope-freqs", no_argument, NULL, 'd'}, {"window", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
+        {"type", required_argument, NULL, 't'},
+        {"from", required_argument, NULL, 'f'},
+        {"seed", required_argument, NULL, 's'},
+        {"layers", required_argument, NULL, 'l'},
+        {"ctx", required_argument, NULL, 'c'},
+        {"untied", no_argument, NULL, 'u'},
+        {"arch", required_argument, NULL, 'a'},
+        {"rope", required_argument, NULL, 'r'},
+        {"rope-freqs", no_argument, NULL, 'd'},
+        {"window", required_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'},
+        {"split", required_argument, NULL, 'n'},
+        {NULL, 0, NULL, 0},
     };
     struct tiny_spec s = tiny_spec_of(QUANT_F32), of_type;
     const struct quant_type *type = quant_type_find(QUANT_F32);
     const char *from = NULL;
+    uint32_t n_parts = 0;
     bool ok = true;
     for (int c; (c = getopt_long(argc, argv, "h", opts, NULL)) != -1;) {
         if (c == 't')
@@ -150,6 +160,8 @@ int main(int argc, char **argv) {
             ok = tiny_spec_of_arch(optarg, &s) && ok;
         else if (c == 'r')
             ok = parse_rope(optarg, &s.rope) && ok;
+        else if (c == 'n')
+            n_parts = number(optarg);
         else if (c == 's')
             s.seed = strtoull(optarg, NULL, 10);
         else if (c == 'l')
@@ -165,7 +177,7 @@ int main(int argc, char **argv) {
         else
             return usage(c == 'h' ? stdout : stderr, c == 'h' ? 0 : 2);
     }
-    if (!ok || !type || optind + 1 != argc)
+    if (!ok || !type || optind + 1 != argc || (n_parts && !from))
         return usage(stderr, 2);
     of_type = tiny_spec_of(type->dtype);
     s.type = s.embd_type = type->dtype;
@@ -173,7 +185,9 @@ int main(int argc, char **argv) {
     s.d_head = MAX(s.d_head, of_type.d_head);
     s.n_ff = MAX(s.n_ff, of_type.n_ff);
     struct errbuf eb = {.text = ""};
-    int rv = from ? convert(from, type, argv[optind], &eb) : tiny_gguf_write(&s, argv[optind]);
+    int rv = n_parts ? gguf_write_split(from, argv[optind], n_parts, &eb)
+             : from  ? convert(from, type, argv[optind], &eb)
+                     : tiny_gguf_write(&s, argv[optind]);
     if (rv < 0)
         fprintf(stderr, "mkmodel: %s: %s\n", argv[optind], eb.text[0] ? eb.text : err_text(rv));
     return rv < 0 ? 1 : 0;

@@ -26,7 +26,9 @@ struct gguf {
     struct gguf_tensor *tensor;
     uint32_t n_kv, n_tensors;
     uint32_t *kv_by_key, *tensor_by_name; /* indexes in name order */
-    size_t data_off;                      /* start of the data section in the file */
+    struct gguf_split split;
+    struct gguf **rest; /* [split.count - 1] once joined: their bytes hold names of ours */
+    size_t data_off;    /* start of the data section in the file */
 };
 
 static const struct gguf_tensor_type tensor_types[] = {
@@ -224,18 +226,18 @@ static int read_file_keys(struct gguf *g, struct errbuf *eb) {
     if (a < 8 || a > MAX_ALIGNMENT || (a & (a - 1)) != 0)
         return err_set(eb, ERR_CORRUPT, "general.alignment %u is not a power of two from 8 to %u",
                        a, MAX_ALIGNMENT);
-    uint32_t parts = 1, no = 0;
-    rv = gguf_get_u32(g, "split.count", &parts, eb);
+    struct gguf_split *sp = &g->split;
+    sp->count = 1;
+    rv = gguf_get_u32(g, "split.count", &sp->count, eb);
     if (rv >= 0)
-        rv = gguf_get_u32(g, "split.no", &no, eb);
-    if (rv < 0)
-        return rv;
-    if (parts > 1)
-        return err_set(eb, ERR_UNSUPPORTED,
-                       "part %u of %u of a split model; split files are not supported, join them "
-                       "first (llama.cpp: llama-gguf-split --merge)",
-                       no + 1, parts);
-    return 0;
+        rv = gguf_get_u32(g, "split.no", &sp->no, eb);
+    if (rv >= 0)
+        rv = gguf_get_u32(g, "split.tensors.count", &sp->n_tensors, eb);
+    if (sp->count == 0)
+        sp->count = 1; /* as llama-gguf-split leaves it in a file that it joined */
+    if (rv >= 0 && sp->no >= sp->count)
+        return err_set(eb, ERR_CORRUPT, "split.no %u with split.count %u", sp->no, sp->count);
+    return rv < 0 ? rv : 0;
 }
 
 /* Element count and byte size without overflow. */
@@ -282,6 +284,20 @@ static int read_tensor_info(struct wire_cur *c, struct gguf_tensor *t, uint64_t 
     return size_tensor(t, eb);
 }
 
+static int index_tensors(struct gguf *g, struct errbuf *eb) {
+    char name[68];
+    uint32_t dup;
+    uint32_t *index = sorted_index(g, g->n_tensors, tensor_order, &dup);
+    if (!index)
+        return err_set(eb, ERR_NOMEM, "index of %u tensors", g->n_tensors);
+    free(g->tensor_by_name);
+    g->tensor_by_name = index;
+    if (dup < g->n_tensors)
+        return err_set(eb, ERR_CORRUPT, "tensor '%s' stands twice in the %s",
+                       show(g->tensor[dup].name, name), g->split.count > 1 ? "model" : "file");
+    return 0;
+}
+
 /* Directory first, places after: the data section starts behind the last entry. Offsets must be
  * what a writer gives, each tensor padded to the alignment, so overlapping tensors cannot exist. */
 static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
@@ -315,14 +331,7 @@ static int read_tensors(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
         t->off = at;
         at = (at + t->bytes + pad) & ~pad;
     }
-    uint32_t dup;
-    g->tensor_by_name = sorted_index(g, g->n_tensors, tensor_order, &dup);
-    if (!g->tensor_by_name)
-        return err_set(eb, ERR_NOMEM, "index of %u tensors", g->n_tensors);
-    if (dup < g->n_tensors)
-        return err_set(eb, ERR_CORRUPT, "tensor '%s' stands twice in the file",
-                       show(g->tensor[dup].name, name));
-    return 0;
+    return index_tensors(g, eb);
 }
 
 static int parse(struct gguf *g, struct wire_cur *c, struct errbuf *eb) {
@@ -362,15 +371,60 @@ int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file
 
 int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb) {
     bool is_short;
-    int rv = gguf_parse_head(ret, (uint8_t *)(uintptr_t)bytes, len, len, &is_short, eb);
-    if (rv == 0)
-        (*ret)->owned = NULL;
-    return rv;
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    int rv = gguf_parse_head(&g, (uint8_t *)(uintptr_t)bytes, len, len, &is_short, eb);
+    if (rv < 0)
+        return rv;
+    g->owned = NULL;
+    if (g->split.count > 1)
+        return err_set(eb, ERR_UNSUPPORTED, "part %u of %u of a split model alone", g->split.no + 1,
+                       g->split.count);
+    *ret = TAKE_PTR(g);
+    return 0;
+}
+
+int gguf_join(struct gguf *first, struct gguf **rest, size_t n, struct errbuf *eb) {
+    uint64_t total = first->n_tensors;
+    for (size_t i = 0; i < n; i++)
+        total += rest[i]->n_tensors;
+    if (total != first->split.n_tensors || total > MAX_TENSORS)
+        return err_set(
+            eb, ERR_CORRUPT,
+            "split.tensors.count is %u, but the parts have %llu tensors: they are not of "
+            "one model",
+            first->split.n_tensors, (unsigned long long)total);
+    struct gguf_tensor *all = realloc(first->tensor, (size_t)total * sizeof(*all) + 1);
+    struct gguf **parts = alloc_array(n, sizeof(struct gguf *));
+    if (all)
+        first->tensor = all;
+    if (!all || !parts) {
+        free(parts);
+        return err_set(eb, ERR_NOMEM, "%llu tensors", (unsigned long long)total);
+    }
+    const uint32_t own = first->n_tensors;
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < rest[i]->n_tensors; k++) {
+            struct gguf_tensor *t = &all[first->n_tensors++];
+            *t = rest[i]->tensor[k];
+            t->part = (uint32_t)i + 1;
+        }
+    int rv = index_tensors(first, eb);
+    if (rv < 0) {
+        first->n_tensors = own; /* the names of the others are not ours to keep */
+        free(parts);
+        return rv;
+    }
+    memcpy(parts, rest, n * sizeof(struct gguf *));
+    first->rest = parts;
+    return 0;
 }
 
 void gguf_free(struct gguf *g) {
     if (!g)
         return;
+    for (uint32_t i = 0; g->rest && i + 1 < g->split.count; i++)
+        gguf_free(g->rest[i]);
+    free(g->rest);
     free(g->owned);
     free(g->kv);
     free(g->tensor);
@@ -379,7 +433,15 @@ void gguf_free(struct gguf *g) {
     free(g);
 }
 
-const uint8_t *gguf_head(const struct gguf *g, size_t *ret_len) {
+const struct gguf_split *gguf_split(const struct gguf *g) {
+    return &g->split;
+}
+
+const uint8_t *gguf_head(const struct gguf *g, uint32_t part, size_t *ret_len) {
+    if (part) {
+        CHECK(g->rest && part < g->split.count);
+        g = g->rest[part - 1];
+    }
     *ret_len =
         MIN(g->data_off, g->len); /* a file without tensors may end before the padding does */
     return g->bytes;

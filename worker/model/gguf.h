@@ -2,8 +2,8 @@
  *
  * Versions 2 and 3, little-endian. Everything the file says is checked once when it is parsed: after
  * that each string and array lies in memory, each tensor inside the file, and every product of sizes is
- * exact. Split files, version 1 and big-endian files are refused with a message that says so. The
- * tensors' bytes are gguf_file.h's.
+ * exact. Version 1 and big-endian files are refused with a message that says so. A split model's parts
+ * are each parsed and then joined; the tensors' bytes are gguf_file.h's, and so are the parts' names.
  *
  * Thread:  read-only after opening, so any thread.
  * Memory:  strings and arrays point into the head's bytes and live as long as the struct gguf.
@@ -53,7 +53,8 @@ struct gguf_tensor {
     uint64_t ne[GGUF_MAX_DIMS]; /* 1 beyond n_dims */
     uint32_t type;              /* GGUF's number: kernels/quant.h has the table */
     uint64_t n_elem;
-    uint64_t off; /* of its first byte in the file, a multiple of general.alignment */
+    uint32_t part; /* of a split model, from 0 */
+    uint64_t off;  /* of its first byte in the file, a multiple of general.alignment */
     size_t bytes;
 };
 
@@ -70,12 +71,22 @@ gguf_tensor_type(uint32_t id); /* NULL when the format has no such type */
 struct gguf; /* opaque */
 
 /* A whole file's bytes, which the caller keeps alive and unchanged until gguf_free(). ERR_INVALID,
- * ERR_UNSUPPORTED or ERR_CORRUPT: not a GGUF file that we take, eb says why. */
+ * ERR_UNSUPPORTED or ERR_CORRUPT: not a GGUF file that we take, eb says why; a part of a split model alone is
+ * none. */
 int gguf_parse(struct gguf **ret, const void *bytes, size_t len, struct errbuf *eb);
 /* The first len bytes of a file of file_len; freed by gguf_free() when 0 is returned. On an error
  * *ret_short says whether more bytes could mend it. */
 int gguf_parse_head(struct gguf **ret, uint8_t *bytes, size_t len, uint64_t file_len,
                     bool *ret_short, struct errbuf *eb);
+/* What a head says of the model's parts; of a whole file {0, 1, 0}. */
+struct gguf_split {
+    uint32_t no, count; /* split.no from 0, split.count */
+    uint32_t n_tensors; /* split.tensors.count: of all parts */
+};
+const struct gguf_split *gguf_split(const struct gguf *g);
+/* Adds the other parts' tensors to the first part, in order. 0: rest[] belongs to first. ERR_CORRUPT: they are not
+ * the parts of one model. The caller has checked each part's split.no and split.count. */
+int gguf_join(struct gguf *first, struct gguf **rest, size_t n, struct errbuf *eb);
 /* A file's head; the file is closed again (gguf_file.h also reads its tensors). eb names it. */
 int gguf_open(struct gguf **ret, const char *path, struct errbuf *eb);
 void gguf_free(struct gguf *g); /* NULL is a no-op */
@@ -85,7 +96,7 @@ static inline void gguf_freep(struct gguf **g) {
 }
 
 /* What was parsed: everything before the first tensor's bytes. */
-const uint8_t *gguf_head(const struct gguf *g, size_t *ret_len);
+const uint8_t *gguf_head(const struct gguf *g, uint32_t part, size_t *ret_len);
 uint32_t gguf_version(const struct gguf *g);
 size_t gguf_n_kv(const struct gguf *g);
 size_t gguf_n_tensors(const struct gguf *g);

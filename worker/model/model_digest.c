@@ -11,11 +11,12 @@
 
 /* One line: everything that must match, then the digest. */
 #define LINE_FORMAT                                                                                \
-    "incipit-digest-1 dev=%" PRIu64 " ino=%" PRIu64 " size=%" PRIu64 " mtime=%" PRIu64             \
-    " ctime=%" PRIu64 " "
+    "incipit-digest-2 dev=%" PRIu64 " ino=%" PRIu64 " size=%" PRIu64 " mtime=%" PRIu64             \
+    " ctime=%" PRIu64 " parts=%" PRIu64 " "
 
 static int format_line(char *dst, size_t cap, const struct gguf_file_id *id) {
-    return snprintf(dst, cap, LINE_FORMAT, id->dev, id->ino, id->size, id->mtime_ns, id->ctime_ns);
+    return snprintf(dst, cap, LINE_FORMAT, id->dev, id->ino, id->size, id->mtime_ns, id->ctime_ns,
+                    id->parts);
 }
 
 /* false: no place to remember anything. */

@@ -395,16 +395,9 @@ static int load_tensors(struct binder *b, struct gguf_file *f, const struct mode
     struct model *m = b->m;
     struct gguf_walk w = {.arg = b, .place = place_tensor, .take = take_tensor};
     m->digest_remembered = model_digest_recall(d, m->digest);
-    if (!m->digest_remembered) {
-        w.digest = digest_new();
-        if (!w.digest)
-            return err_set(eb, ERR_NOMEM, "digest");
-        digest_begin(w.digest);
-    }
+    if (!m->digest_remembered)
+        w.ret_digest = m->digest;
     int rv = gguf_file_walk(f, &w, eb);
-    if (w.digest)
-        digest_end(w.digest, m->digest);
-    digest_free(w.digest);
     if (rv == 0 && !gguf_file_is_same(f))
         rv = err_set(eb, ERR_CONFLICT, "the file changed while it was being loaded");
     if (rv == 0 && !m->digest_remembered)

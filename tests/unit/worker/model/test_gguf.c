@@ -244,6 +244,10 @@ static void test_parse_split_file_refused_by_part(void **state) {
     key_u32(&f, "split.no", 1);
     key_u32(&f, "split.count", 3);
     refused(&f, ERR_UNSUPPORTED, "part 2 of 3");
+    f = begin(3, 0, 2);
+    key_u32(&f, "split.no", 3);
+    key_u32(&f, "split.count", 3);
+    refused(&f, ERR_CORRUPT, "split.no 3");
 }
 
 static void test_parse_bad_tensors_refused(void **state) {

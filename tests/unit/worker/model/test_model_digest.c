@@ -67,9 +67,10 @@ static void test_any_changed_stamp_hashes_again(void **state) {
     char hex[2 * DIGEST_BYTES + 1];
     assert_false(run(f, hex));
     const struct gguf_file_id others[] = {
-        {0x10, 0x20, 6, id.mtime_ns, id.ctime_ns},
-        {0x10, 0x20, 5, id.mtime_ns + 1, id.ctime_ns},
-        {0x10, 0x20, 5, id.mtime_ns, id.ctime_ns + 1},
+        {0x10, 0x20, 6, id.mtime_ns, id.ctime_ns, 0},
+        {0x10, 0x20, 5, id.mtime_ns + 1, id.ctime_ns, 0},
+        {0x10, 0x20, 5, id.mtime_ns, id.ctime_ns + 1, 0},
+        {0x10, 0x20, 5, id.mtime_ns, id.ctime_ns, 7}, /* another part of a split model */
     };
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         f->cfg.id = others[i];
