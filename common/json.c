@@ -64,9 +64,14 @@ static char *mend_number(char *p, const char *end) {
     return q;
 }
 
-/* In place, so that positions in messages stay true. */
-static void mend(char *p, const char *end) {
-    while (p < end) {
+/* In place, so that positions in messages stay true. ERR_TOOBIG: a comma or bracket for each value, and there are
+ * too many. */
+static int mend(char *p, const char *end) {
+    uint32_t n_values = 0, n_nodes = 0;
+    while (p < end && n_values <= JSON_MAX_VALUES && n_nodes <= JSON_MAX_NODES) {
+        bool opens = *p == '[' || *p == '{';
+        n_nodes += opens;
+        n_values += opens || *p == ',';
         if (*p == '"')
             p = mend_string(p, end);
         else if (*p == '-' || isdigit((unsigned char)*p))
@@ -74,6 +79,7 @@ static void mend(char *p, const char *end) {
         else
             p++;
     }
+    return n_values > JSON_MAX_VALUES || n_nodes > JSON_MAX_NODES ? ERR_TOOBIG : 0;
 }
 
 int json_parse(struct str text, struct json_t **ret, struct errbuf *eb) {
@@ -81,7 +87,11 @@ int json_parse(struct str text, struct json_t **ret, struct errbuf *eb) {
     char *copy = str_dup(text);
     if (!copy)
         return err_set(eb, ERR_NOMEM, "JSON of %zu bytes", text.n);
-    mend(copy, copy + text.n);
+    if (mend(copy, copy + text.n) < 0) {
+        free(copy);
+        return err_set(eb, ERR_TOOBIG, "JSON of more than %u values, or %u arrays and objects",
+                       JSON_MAX_VALUES, JSON_MAX_NODES);
+    }
     json_t *j = json_loadb(copy, text.n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     free(copy);
     if (!j)

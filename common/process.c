@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +16,10 @@ void process_stdio(void) {
         if (fcntl(fd, F_GETFD) < 0 &&
             open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) != fd)
             _exit(127); /* and nowhere to say why */
+}
+
+void process_memory(void) {
+    (void)mallopt(M_MMAP_THRESHOLD, 128 << 10); /* setting it ends that it is raised */
 }
 
 void process_raise_files(void) {

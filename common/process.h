@@ -10,6 +10,11 @@
  * next socket or file gets that number, and what is printed goes into it. */
 void process_stdio(void);
 
+/* Blocks of 128 KiB and more lie on pages of their own from now on, and these go back to the system when they are freed.
+ * glibc would raise that size with each large block that is freed, up to 32 MiB: request bodies and messages that grow
+ * would then lie on the heap among holes as large as they, and what a client made a daemon hold once would stay. */
+void process_memory(void);
+
 /* The most descriptors that may be had without asking: the soft limit becomes the hard one. */
 void process_raise_files(void);
 

@@ -306,6 +306,7 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv) {
     struct errbuf eb = {{0}};
     struct svc_private_ p = {.ops = ops, .argc = argc, .argv = argv};
     process_stdio();
+    process_memory();
     process_raise_files();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */

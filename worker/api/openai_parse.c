@@ -603,10 +603,12 @@ int api_request_parse(struct api_request *ret, enum api_kind kind, struct str bo
         r->max_tokens = 16;
     }
     struct errbuf eb = {{0}};
-    if (json_parse(body, &r->doc, &eb) < 0)
+    int rv = json_parse(body, &r->doc, &eb);
+    if (rv == ERR_TOOBIG)
+        return api_fail(e, NULL, "the body is too much: %s", eb.text);
+    if (rv < 0)
         return str_is_utf8(body) ? api_fail(e, NULL, "the body is not JSON: %s", eb.text)
                                  : api_fail(e, NULL, "the body is not UTF-8");
-    int rv = 0;
     if (json_kind(r->doc) != JSON_KIND_OBJECT)
         rv = api_fail(e, NULL, "the body must be a JSON object");
     for (void *it = rv ? NULL : json_iter(r->doc); it && rv == 0; it = json_iter_next(r->doc, it))

@@ -1,4 +1,7 @@
 /* test_http_limits.c - who may connect, stay and take how much; and that whatever is left open ends. */
+#include <malloc.h>
+
+#include "common/process.h"
 #include "tests/unit/common/http_fixture.h"
 
 /* A10: 65 idle connections made /healthz answer 503 for 75 s. The one that is idle longest gives way. */
@@ -161,6 +164,54 @@ static bool no_conns(void *arg) {
     return st.conns == 0;
 }
 
+static uint64_t resident_bytes(void) {
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*u %llu", &pages), 1);
+    fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Bodies of many clients that grow side by side cost what they have, and nothing when they are gone: the heap kept
+ * as much again in holes, for ever. */
+static void test_bodies_cost_their_bytes(void **state) {
+    (void)state;
+    enum { N = 60, PART = 64 << 10, PARTS = 40, BUDGET = 64 << 20, SLACK = 4 << 20 };
+    static struct client c[N];
+    static char part[PART];
+    struct fixture *f = open_fixture((struct http_server_cfg){
+        .max_conns = 2 * N, .max_body_bytes = PART * PARTS * 2, .max_bodies_bytes = BUDGET});
+    memset(c, 1, sizeof(c));
+    uint64_t before = resident_bytes(), most = before;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            client_open_from(&c[i], f, 2 + (uint32_t)i);
+            client_send(
+                &c[i], "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n");
+        }
+        for (int k = 0; k < PARTS * N; k++) {
+            (void)!send(c[k % N].fd, part, PART - (size_t)(k % N) * 512,
+                        MSG_NOSIGNAL | MSG_DONTWAIT);
+            test_loop_turn(&f->tl);
+            most = MAX(most, resident_bytes());
+        }
+        for (int i = 0; i < N; i++)
+            client_close(&c[i]);
+        assert_true(test_loop_until_fn(&f->tl, no_conns, f));
+    }
+    uint64_t now = resident_bytes();
+    printf("bodies of %d MiB: %llu MiB more, %llu behind them\n", BUDGET >> 20,
+           (unsigned long long)(most - before) >> 20,
+           (unsigned long long)(now - MIN(now, before)) >> 20);
+#ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed */
+    assert_true(most - before <= BUDGET + SLACK);
+    assert_true(now - MIN(now, before) <= SLACK);
+#endif
+    void *st = f;
+    teardown(&st);
+}
+
 static void on_big(struct http_req *r, void *arg) {
     static char big[8u << 20];
     (void)arg;
@@ -283,6 +334,8 @@ static void test_slow_head_and_body_time_out(void **state) {
 
 int main(void) {
     signal(SIGPIPE, SIG_IGN); /* as the daemons do: libuv does not */
+    process_memory();
+    mallopt(M_PERTURB, 0); /* the test runner's setting would touch all that is allocated */
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_idle_connections_give_way),
@@ -292,6 +345,7 @@ int main(void) {
         T(test_host_is_checked_on_loopback),
         cmocka_unit_test(test_slow_head_and_body_time_out),
         cmocka_unit_test(test_bodies_share_a_budget),
+        cmocka_unit_test(test_bodies_cost_their_bytes),
         cmocka_unit_test(test_client_that_reads_nothing_is_dropped),
         cmocka_unit_test(test_client_that_reads_hardly_is_dropped),
         cmocka_unit_test(test_silence_behind_a_100_continue_times_out),

@@ -103,6 +103,35 @@ static void test_what_fits_no_type_is_read_as_near_as_it_goes(void **state) {
     strbuf_fini(&b);
 }
 
+/* "[" unit, unit, ... "]" with n commas */
+static int parse_many(const char *unit, uint32_t n) {
+    struct strbuf b;
+    strbuf_init(&b);
+    strbuf_addc(&b, '[');
+    for (uint32_t i = 0; i <= n; i++) {
+        if (i)
+            strbuf_addc(&b, ',');
+        strbuf_addz(&b, unit);
+    }
+    strbuf_addc(&b, ']');
+    CLEANUP(json_freep) struct json_t *j = NULL;
+    struct errbuf eb = {{0}};
+    int rv = json_parse(strbuf_view(&b), &j, &eb);
+    assert_true(rv == 0 || strstr(eb.text, "1048576 values, or 65536 arrays and objects"));
+    strbuf_fini(&b);
+    return rv;
+}
+
+/* A body of 16 MiB, "[{},{},...", cost 1.2 GiB beside itself, one of single digits 320 MiB. */
+static void test_values_are_bounded(void **state) {
+    (void)state;
+    assert_int_equal(parse_many("1", JSON_MAX_VALUES - 1), 0);
+    assert_int_equal(parse_many("1", JSON_MAX_VALUES), ERR_TOOBIG);
+    assert_int_equal(parse_many("\"[{,\\\",\"", JSON_MAX_NODES), 0); /* a text is one */
+    assert_int_equal(parse_many("[]", JSON_MAX_NODES - 2), 0);
+    assert_int_equal(parse_many("{}", JSON_MAX_NODES - 1), ERR_TOOBIG);
+}
+
 static void test_writer_puts_commas_and_escapes(void **state) {
     (void)state;
     struct strbuf b;
@@ -149,6 +178,7 @@ int main(void) {
         cmocka_unit_test(test_parse_and_walk),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_what_fits_no_type_is_read_as_near_as_it_goes),
+        cmocka_unit_test(test_values_are_bounded),
         cmocka_unit_test(test_writer_puts_commas_and_escapes),
         cmocka_unit_test(test_numbers_read_back_equal),
     };

@@ -166,6 +166,23 @@ static void test_odd_json_is_judged_by_its_field(void **state) {
     api_request_fini(&r);
 }
 
+/* More values than json.h takes: the text names the bound, and not the field, which nobody has seen. */
+static void test_too_many_values_are_refused(void **state) {
+    (void)state;
+    struct strbuf b;
+    struct api_request r;
+    struct api_error e;
+    strbuf_init(&b);
+    strbuf_addz(&b, "{\"prompt\":[1");
+    for (uint32_t i = 0; i < JSON_MAX_VALUES; i++)
+        strbuf_addz(&b, ",1");
+    strbuf_addz(&b, "]}");
+    assert_int_equal(api_request_parse(&r, API_COMPLETION, strbuf_view(&b), &e), ERR_INVALID);
+    assert_int_equal(e.status, 400);
+    assert_non_null(strstr(e.text.text, "more than 1048576 values"));
+    strbuf_fini(&b);
+}
+
 /* Each would change the answer. */
 static void test_what_we_do_not_do_is_refused_by_name(void **state) {
     (void)state;
@@ -326,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_fields_are_honoured),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_too_many_values_are_refused),
         cmocka_unit_test(test_what_we_do_not_do_is_refused_by_name),
         cmocka_unit_test(test_neutral_values_and_null_are_taken),
         cmocka_unit_test(test_what_says_nothing_in_a_message_is_taken),
