@@ -453,7 +453,8 @@ static void test_a_killed_node_keeps_its_word(void **state) {
     (void)state;
     static struct world w;
     const char *seed = getenv("INCIPIT_TEST_SEED");
-    uint32_t n_loops = getenv("INCIPIT_TEST_LONG") ? 200 : 5;
+    const char *is_long = getenv("INCIPIT_TEST_LONG");
+    uint32_t n_loops = is_long && *is_long ? 200 : 5;
     w.rnd = seed ? strtoull(seed, NULL, 10) : 1;
     uv_loop_init(&w.loop);
     uv_timer_init(&w.loop, &w.timer);

@@ -427,7 +427,8 @@ static void run_seed(uint64_t seed, uint32_t *n_kept, uint32_t *n_lost) {
 static void test_random_work_and_crashes_keep_the_word(void **state) {
     (void)state;
     const char *one = getenv("INCIPIT_TEST_SEED");
-    uint32_t n = getenv("INCIPIT_TEST_LONG") ? 5000 : 100, n_kept = 0, n_lost = 0;
+    const char *is_long = getenv("INCIPIT_TEST_LONG");
+    uint32_t n = is_long && *is_long ? 5000 : 100, n_kept = 0, n_lost = 0;
     if (one) {
         run_seed(strtoull(one, NULL, 10), &n_kept, &n_lost);
         return;

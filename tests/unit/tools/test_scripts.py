@@ -44,6 +44,7 @@ class Tree(unittest.TestCase):
         self.bin = self.dir / "bin"
         self.bin.mkdir()
         self.env = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
+        self.env.pop("INCIPIT_TEST_LONG", None)
 
     def copy(self, name, change=lambda text: text):
         to = self.dir / "tree" / name
@@ -72,7 +73,7 @@ setup) mkdir -p "$2"; : >"$2/build.ninja" ;;
 test) [ "$4" != --list ] || exec echo "incipit:unit / unit/a"
     mkdir -p "$3/meson-logs"; cp {self.dir}/rows "$3/meson-logs/testlog.json"; exit {meson_rc} ;;
 esac''')
-        script(self.bin / "ninja", "exit 0")
+        script(self.bin / "ninja", 'env >"$2/env"')
         p = subprocess.run([tool, *args], capture_output=True, text=True, env=self.env, timeout=LIMIT_S)
         return p.returncode, p.stdout.splitlines()
 
@@ -97,6 +98,14 @@ esac''')
         code, out = self.run_test("unit/a", rows=[("FAIL", "unit/a")], meson_rc=1)
         self.assertEqual((code, out[-1]), (1, "0 passed, 1 failed"), out)
         self.assertEqual(self.run_test("no_such_test")[0], 2)
+
+    def test_long_only_when_asked(self):
+        """Set and empty it was, for every test that only asks whether it is there."""
+        for args in (("--asan",), ("--asan", "--long")):
+            self.run_test(*args)
+            env = (self.dir / "tree/build-asan/env").read_text().splitlines()
+            self.assertEqual([v for v in env if v.startswith("INCIPIT_TEST_LONG")],
+                             ["INCIPIT_TEST_LONG=1"] if "--long" in args else [])
 
     def test_a_run_that_ran_nothing_or_broke_off_is_a_failure(self):
         """E12: nothing counted and nothing failed is no success."""
