@@ -316,6 +316,11 @@ int svc_main(const struct svc_ops *ops, int argc, char **argv) {
     if (!p.cfg)
         return SVC_EXIT_START;
     int rv = cfg_load(ops->table, &ops->prog, p.cfg, argc, argv, environ, stdout, &eb);
+    if (rv == 0 && ops->instead) {
+        rv = ops->instead(p.cfg, stdout, &eb);
+        if (rv != 0)
+            cfg_free(ops->table, p.cfg);
+    }
     if (rv != 0) {
         if (rv < 0)
             fprintf(stderr, "%s: %s\n", ops->prog.name, eb.text);

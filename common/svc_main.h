@@ -50,6 +50,9 @@ struct svc {
 struct svc_ops {
     struct cfg_prog prog;
     const struct cfg_table *table;
+    /* Instead of a start, when the options ask for it: CFG_DONE, something was printed to out and the program ends;
+     * 0: go on. On error eb is printed. May be NULL. */
+    int (*instead)(void *cfg, FILE *out, struct errbuf *eb);
     /* cfg lives until svc_main() returns. On error nothing may be left open; eb is logged. */
     int (*start)(struct svc *s, void *cfg, struct errbuf *eb);
     void (*drain)(struct svc *s); /* may be NULL: stop at once */

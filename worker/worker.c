@@ -22,6 +22,7 @@
 #include "worker/worker_config.h"
 #include "worker/worker_metrics.h"
 #include "worker/worker_model.h"
+#include "worker/worker_plan.h"
 
 /* After the last request a drain waits this long for puts. */
 #define DRAIN_PUTS_MS 3000u
@@ -524,11 +525,19 @@ static void worker_free(struct svc *s) {
     free(w);
 }
 
+static int print_plan(void *cfg, FILE *out, struct errbuf *eb) {
+    if (!((const struct worker_config *)cfg)->plan)
+        return 0;
+    int rv = worker_plan(cfg, out, eb);
+    return rv < 0 ? rv : CFG_DONE;
+}
+
 int worker_main(int argc, char **argv) {
     const struct svc_ops ops = {
         .prog = {.name = "incipit-worker",
                  .summary = "serves a GGUF model over the OpenAI HTTP API"},
         .table = worker_config_table(),
+        .instead = print_plan,
         .start = worker_start,
         .drain = worker_drain,
         .reload = worker_reload,

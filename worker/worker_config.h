@@ -63,6 +63,9 @@
       "family of the chat template; auto: the file's, which must be one of them")                  \
     X(digest_cache, STR, "", 0, 4096, false,                                                       \
       "folder that remembers weight digests; empty: the user's cache folder; none: off")           \
+    X(plan, BOOL, false, 0, 0, false,                                                              \
+      "print what memory the model will take under these options, from the file's metadata, and "  \
+      "exit")                                                                                      \
     X(debug_logits, BOOL, false, 0, 0, false,                                                      \
       "add the SHA-256 of the first token's logits to answers")
 

@@ -14,6 +14,7 @@
 /* Rows with logits in one step, at least: echo's chunks are cut to it. */
 #define LOGIT_ROWS_MIN 32u
 
+/* log may be NULL. */
 static int load_kernels(struct worker_model *m, const struct worker_config *cfg, struct log *log,
                         struct errbuf *eb) {
     struct machine mach;
@@ -21,7 +22,8 @@ static int load_kernels(struct worker_model *m, const struct worker_config *cfg,
     m->ops = kernels_pick(cfg->isa[0] ? cfg->isa : NULL, eb);
     if (!m->ops)
         return err_wrap(eb, ERR_UNSUPPORTED, "--isa");
-    if (cfg->threads > mach.cpus) /* they would wait for each other while others have the CPU */
+    if (log &&
+        cfg->threads > mach.cpus) /* they would wait for each other while others have the CPU */
         log_warn(log, "more kernel threads than CPUs", "threads=%u cpus=%u", cfg->threads,
                  mach.cpus);
     uint32_t n = cfg->threads ? cfg->threads : mach.cpus;
@@ -65,8 +67,11 @@ static bool on_progress(void *arg, uint64_t done, uint64_t total) {
     return !atomic_load(&ld->cancel);
 }
 
-static int load_weights(struct worker_model *m, const struct worker_config *cfg,
-                        struct worker_loading *ld, struct errbuf *eb) {
+/* read: model_load() or model_outline(). */
+static int
+load_weights(struct worker_model *m, const struct worker_config *cfg, struct worker_loading *ld,
+             int (*read)(struct model **, const struct model_load_cfg *, struct errbuf *),
+             struct errbuf *eb) {
     if (!cfg->model[0])
         return err_set(eb, ERR_INVALID, "--model FILE is required");
     if (cfg->block_tokens & (cfg->block_tokens - 1))
@@ -87,7 +92,7 @@ static int load_weights(struct worker_model *m, const struct worker_config *cfg,
                             : strcmp(cfg->digest_cache, "none") == 0 ? ""
                                                                      : cfg->digest_cache,
     };
-    rv = model_load(&m->model, &mc, eb);
+    rv = read(&m->model, &mc, eb);
     if (rv < 0)
         return err_wrap(eb, rv, "model '%s'", cfg->model);
     set_name(m, cfg);
@@ -196,7 +201,7 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
     if (rv == 0)
         rv = load_kernels(m, cfg, log, eb);
     if (rv == 0)
-        rv = load_weights(m, cfg, ld, eb);
+        rv = load_weights(m, cfg, ld, model_load, eb);
     if (rv == 0)
         rv = load_text(m, cfg, eb);
     if (rv == 0)
@@ -226,6 +231,19 @@ int worker_model_load(struct worker_model *m, const struct worker_config *cfg, s
     if (!m->chat)
         log_warn(log, "no chat: template not supported", "why=%s", m->chat_error);
     return 0;
+}
+
+int worker_model_outline(struct worker_model *m, const struct worker_config *cfg,
+                         struct errbuf *eb) {
+    *m = (struct worker_model){0};
+    int rv = load_kernels(m, cfg, NULL, eb);
+    if (rv == 0)
+        rv = load_weights(m, cfg, NULL, model_outline, eb);
+    if (rv == 0)
+        rv = make_forward(m, cfg, eb);
+    if (rv < 0)
+        worker_model_free(m);
+    return rv;
 }
 
 void worker_model_free(struct worker_model *m) {

@@ -44,4 +44,7 @@ struct worker_loading {
  * error nothing is left. ld may be NULL. */
 int worker_model_load(struct worker_model *m, const struct worker_config *cfg, struct log *log,
                       struct worker_loading *ld, struct errbuf *eb);
+/* Every decision of a load, but neither weights nor what only they need: no tokenizer, template or namespace. */
+int worker_model_outline(struct worker_model *m, const struct worker_config *cfg,
+                         struct errbuf *eb);
 void worker_model_free(struct worker_model *m); /* also half loaded */

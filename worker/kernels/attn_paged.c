@@ -5,6 +5,7 @@
  * row. A pair never sees another pair's numbers, so the cut does not change a bit. */
 #include "worker/kernels/attn_paged.h"
 
+#include <malloc.h>
 #include <math.h>
 
 #include "common/check.h"
@@ -40,6 +41,10 @@ int attn_scratch_new(struct attn_scratch **ret, const struct attn_scratch_cfg *c
     }
     *ret = s;
     return 0;
+}
+
+size_t attn_scratch_bytes(const struct attn_scratch *s) {
+    return malloc_usable_size(s->mem);
 }
 
 void attn_scratch_free(struct attn_scratch *s) {

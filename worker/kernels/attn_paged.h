@@ -58,6 +58,7 @@ struct attn_scratch_cfg {
 };
 int attn_scratch_new(struct attn_scratch **ret, const struct attn_scratch_cfg *cfg);
 void attn_scratch_free(struct attn_scratch *s); /* NULL is a no-op */
+size_t attn_scratch_bytes(const struct attn_scratch *s);
 
 /* K and V of the rows must be in the pages already (attn_store_kv()). */
 void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_scratch *scratch,

@@ -2,6 +2,8 @@
  * panels. Threads split outputs, never sums, so bits do not depend on them. */
 #include "worker/kernels/matmul.h"
 
+#include <malloc.h>
+
 #include "common/check.h"
 #include "worker/kernels/kern_impl.h"
 
@@ -40,6 +42,11 @@ int matmul_scratch_new(struct matmul_scratch **ret, uint32_t max_rows, uint32_t 
     }
     *ret = s;
     return 0;
+}
+
+size_t matmul_scratch_bytes(const struct matmul_scratch *s) {
+    return malloc_usable_size(s->act_q) + malloc_usable_size(s->act_f) +
+           malloc_usable_size(s->panels);
 }
 
 void matmul_scratch_free(struct matmul_scratch *s) {

@@ -52,11 +52,14 @@ void packed_mat_free(struct packed_mat *m); /* NULL is a no-op */
 uint32_t packed_mat_n_out(const struct packed_mat *m);
 uint32_t packed_mat_n_in(const struct packed_mat *m);
 size_t packed_mat_bytes(const struct packed_mat *m); /* memory it takes */
+/* Memory that such a matrix would take. */
+size_t packed_mat_size(const struct quant_type *t, uint32_t n_out, uint32_t n_in);
 
 struct matmul_scratch; /* opaque: quantised activations, one expanded panel a thread */
 int matmul_scratch_new(struct matmul_scratch **ret, uint32_t max_rows, uint32_t max_n_in,
                        unsigned n_threads);
 void matmul_scratch_free(struct matmul_scratch *s); /* NULL is a no-op */
+size_t matmul_scratch_bytes(const struct matmul_scratch *s);
 
 struct matmul_blas; /* matmul_blas.h */
 

@@ -264,6 +264,12 @@ uint32_t packed_mat_n_in(const struct packed_mat *m) {
     return m->n_in;
 }
 
+size_t packed_mat_size(const struct quant_type *t, uint32_t n_out, uint32_t n_in) {
+    struct packed_mat m = {.type = t, .n_out = n_out, .n_in = n_in};
+    layout_panel(&m);
+    return m.data_bytes;
+}
+
 size_t packed_mat_bytes(const struct packed_mat *m) {
     return m->data_bytes;
 }

@@ -1,5 +1,6 @@
 #include "worker/model/forward.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdatomic.h>
 
@@ -147,6 +148,16 @@ int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, 
     }
     *ret = f;
     return 0;
+}
+
+size_t fwd_bytes(const struct fwd *f) {
+    const void *const parts[] = {f->runs, f->attn, f->failed, f->row_run, f->row_pos, f->x,
+                                 f->xn,   f->proj, f->q,      f->k,       f->v,       f->att,
+                                 f->gate, f->up,   f->cs,     f->head};
+    size_t bytes = attn_scratch_bytes(f->attn_scratch) + matmul_scratch_bytes(f->env.scratch);
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        bytes += malloc_usable_size((void *)(uintptr_t)parts[i]);
+    return bytes;
 }
 
 void fwd_free(struct fwd *f) {

@@ -55,7 +55,8 @@ struct fwd_stats {
 };
 
 int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, struct errbuf *eb);
-void fwd_free(struct fwd *f); /* NULL is a no-op */
+void fwd_free(struct fwd *f);          /* NULL is a no-op */
+size_t fwd_bytes(const struct fwd *f); /* memory of its scratch */
 
 /* ERR_TOOBIG: more rows, sequences, logit rows or a higher position than configured. ERR_INVALID: a token
  * outside the vocabulary. Nothing was written then. Sequences of one step must not share a written page. */

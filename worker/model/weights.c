@@ -256,6 +256,22 @@ static int match_tensors(struct binder *b, struct errbuf *eb) {
     return refuse_unused(b, eb);
 }
 
+/* What load_tensors() will take. */
+static void measure(struct binder *b) {
+    struct model_sizes *z = &b->m->sizes;
+    for (size_t i = 0; i < gguf_n_tensors(b->m->gguf); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(b->m->gguf, i);
+        const struct want *w = b->want_of[i];
+        z->largest = MAX(z->largest, t->bytes);
+        if (w->kind == WANT_VECTOR)
+            z->vectors += t->bytes;
+        else if (w->kind == WANT_EMBD || b->keep_raw)
+            z->raw += t->bytes;
+        for (uint32_t p = 0; w->matrix && p < w->n_parts; p++)
+            z->packed += packed_mat_size(quant_type_find(t->type), w->rows[p], w->n_in);
+    }
+}
+
 /* --- bytes --- */
 
 /* What is used in the file's own form goes where it stays, all else through the walk's buffer. */
@@ -405,18 +421,24 @@ static int load_tensors(struct binder *b, struct gguf_file *f, const struct mode
     return rv;
 }
 
+/* d NULL: only an outline. */
 static int bind(struct binder *b, struct gguf_file *f, const struct model_digest_cfg *d,
                 struct errbuf *eb) {
     int rv = gguf_n_tensors(b->m->gguf) ? want_all(b, eb)
                                         : err_set(eb, ERR_INVALID, "the file has no tensors");
     if (rv >= 0)
         rv = match_tensors(b, eb);
-    if (rv >= 0)
-        rv = load_tensors(b, f, d, eb);
+    if (rv < 0)
+        return rv;
+    measure(b);
+    if (!d)
+        return 0;
+    rv = load_tensors(b, f, d, eb);
     return rv >= 0 ? make_ropes(b, eb) : rv;
 }
 
-static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf *eb) {
+static int load(struct model *m, const struct model_load_cfg *cfg, bool with_tensors,
+                struct errbuf *eb) {
     struct model_digest_cfg d = {.cache_dir = cfg->digest_cache_dir, .now_ns = wall_ns()};
     CLEANUP(gguf_file_closep) struct gguf_file *f = NULL;
     int rv = gguf_file_open(&f, cfg->path, eb);
@@ -431,24 +453,33 @@ static int load(struct model *m, const struct model_load_cfg *cfg, struct errbuf
     struct binder b = {.m = m, .keep_raw = cfg->keep_raw, .cfg = cfg};
     rv = read_hparams(m, cfg->max_ctx, eb);
     if (rv >= 0)
-        rv = bind(&b, f, &d, eb);
+        rv = bind(&b, f, with_tensors ? &d : NULL, eb);
     free(b.want);
     free(b.want_of);
     m->gguf = rv < 0 ? NULL : gguf_file_take(f);
     return rv < 0 ? err_wrap(eb, rv, "'%s'", cfg->path) : 0;
 }
 
-int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb) {
+static int make(struct model **ret, const struct model_load_cfg *cfg, bool with_tensors,
+                struct errbuf *eb) {
     struct model *m = calloc(1, sizeof(*m));
     if (!m)
         return err_set(eb, ERR_NOMEM, "model");
-    int rv = load(m, cfg, eb);
+    int rv = load(m, cfg, with_tensors, eb);
     if (rv < 0) {
         model_free(m);
         return rv;
     }
     *ret = m;
     return 0;
+}
+
+int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb) {
+    return make(ret, cfg, /* with_tensors= */ true, eb);
+}
+
+int model_outline(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb) {
+    return make(ret, cfg, /* with_tensors= */ false, eb);
 }
 
 static void free_layer(struct model_layer *l) {

@@ -65,6 +65,14 @@ struct model_hparams {
     bool tied; /* the head is token_embd */
 };
 
+/* Memory of the weights as the head of the file tells it: before anything is read. */
+struct model_sizes {
+    size_t packed;  /* matrices in the kernels' form */
+    size_t raw;     /* the embedding's rows, and with keep_raw the matrices, as in the file */
+    size_t vectors; /* norms and biases */
+    size_t largest; /* tensor, for which a load has a buffer */
+};
+
 /* One transformer layer. Matrices map n_in features to n_out: y[r, o] = sum_i w[o, i] x[r, i]. What the
  * model does not have is NULL. */
 struct model_layer {
@@ -98,8 +106,9 @@ struct model {
 
     uint8_t digest[DIGEST_BYTES]; /* SHA-256 of the whole file, of the bytes that were loaded */
     bool digest_remembered;       /* by the cache, not computed now */
-    size_t packed_bytes;          /* memory of the repacked matrices */
-    struct weight_mem *weights;   /* holds them, embd and what keep_raw keeps */
+    struct model_sizes sizes;
+    size_t packed_bytes;        /* memory of the repacked matrices */
+    struct weight_mem *weights; /* holds them, embd and what keep_raw keeps */
 };
 
 struct model_load_cfg {
@@ -118,6 +127,8 @@ struct model_load_cfg {
 /* eb names the key or tensor on ERR_UNSUPPORTED, ERR_INVALID and ERR_CORRUPT. ERR_CORRUPT also when the
  * file was cut short meanwhile, ERR_CONFLICT when it changed otherwise. */
 int model_load(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb);
+/* All but the tensors: every check of keys, names, shapes and types is done, sizes is set, no weights are there. */
+int model_outline(struct model **ret, const struct model_load_cfg *cfg, struct errbuf *eb);
 void model_free(struct model *m); /* NULL is a no-op */
 
 /* True when the file at the path is no longer the one that was loaded (replaced, touched, gone). Changes

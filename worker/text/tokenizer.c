@@ -1,5 +1,7 @@
 #include "worker/text/tokenizer.h"
 
+#include <malloc.h>
+
 #include "common/check.h"
 #include "worker/text/tok_special.h"
 #include "worker/text/tokenizer_impl.h"
@@ -366,6 +368,16 @@ bool tokenizer_adds_bos(const struct tokenizer *t) {
 
 size_t tokenizer_max_piece(const struct tokenizer *t) {
     return t->max_piece;
+}
+
+size_t tokenizer_bytes(const struct tokenizer *t) {
+    const void *const parts[] = {
+        t->arena,          t->texts,          t->pieces,       t->flags,  t->by_text.slots,
+        t->specials.slots, t->ordinary.slots, t->merges.slots, t->groups, t->scores};
+    size_t bytes = sizeof(*t);
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        bytes += malloc_usable_size((void *)(uintptr_t)parts[i]);
+    return bytes;
 }
 
 void tokenizer_digest(const struct tokenizer *t, uint8_t ret[DIGEST_BYTES]) {

@@ -125,6 +125,9 @@ bool tokenizer_adds_bos(const struct tokenizer *t);
 /* Longest piece in bytes, to size buffers. */
 size_t tokenizer_max_piece(const struct tokenizer *t);
 
+/* Memory it takes. */
+size_t tokenizer_bytes(const struct tokenizer *t);
+
 /* SHA-256 over everything that changes ids: algorithm, pre-tokenizer, vocabulary, types, scores,
  * merges, flags, special ids, our Unicode version. Enters the namespace. */
 void tokenizer_digest(const struct tokenizer *t, uint8_t ret[DIGEST_BYTES]);

@@ -23,14 +23,16 @@ void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t n);
 void *__wrap_aligned_alloc(size_t align, size_t n);
 
-static size_t n_allocs; /* one thread allocates here */
+static size_t n_allocs, alloc_bytes; /* one thread allocates here */
 
 void *__wrap_malloc(size_t n) {
     n_allocs++;
+    alloc_bytes += n;
     return __real_malloc(n);
 }
 void *__wrap_calloc(size_t n, size_t size) {
     n_allocs++;
+    alloc_bytes += n * size;
     return __real_calloc(n, size);
 }
 void *__wrap_realloc(void *p, size_t n) {
@@ -39,6 +41,7 @@ void *__wrap_realloc(void *p, size_t n) {
 }
 void *__wrap_aligned_alloc(size_t align, size_t n) {
     n_allocs++;
+    alloc_bytes += n;
     return __real_aligned_alloc(align, n);
 }
 
@@ -155,6 +158,26 @@ static void generate(struct fixture *f, struct trace *t, bool cached) {
     t->kv_rows = fwd_stats(f->fwd).kv_rows - before;
     pages_close(&p);
     free(logits);
+}
+
+/* What --plan tells: every buffer counts, and the structures are small. */
+static void test_bytes_are_those_that_were_allocated(void **state) {
+    struct fixture *f = *state;
+    struct errbuf eb;
+    struct fwd *fwd;
+    const struct fwd_cfg cfg = {
+        .max_rows = 256,
+        .max_seqs = 4,
+        .max_logit_rows = 40,
+        .max_ctx = 2048,
+        .block_tok = BLOCK,
+        .ops = kernels_pick(NULL, &eb),
+        .team = f->team,
+    };
+    alloc_bytes = 0;
+    assert_int_equal(fwd_new(&fwd, f->tiny.model, &cfg, &eb), 0);
+    assert_in_range(fwd_bytes(fwd), alloc_bytes - 4096, alloc_bytes + 32768);
+    fwd_free(fwd);
 }
 
 static void test_generate_cached_equals_uncached_with_fewer_rows(void **state) {
@@ -395,6 +418,7 @@ static void test_rows_that_are_not_finite_are_their_sequences_error(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_are_those_that_were_allocated),
         cmocka_unit_test(test_generate_cached_equals_uncached_with_fewer_rows),
         cmocka_unit_test(test_earlier_pages_do_not_change_as_context_grows),
         cmocka_unit_test(test_logits_independent_of_where_and_how_many),
