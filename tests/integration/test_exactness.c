@@ -213,6 +213,7 @@ static void blas_points(struct exactness *x, size_t n_points) {
         return;
     }
     uint64_t rng = x->seed + 2;
+    const size_t a_model = MAX(n_points / x->n_models, (size_t)1);
     for (size_t t = 0; t < x->n_models; t++) {
         struct exact_ref r = {.model = x->model[t].model,
                               .blas = blas,
@@ -220,7 +221,7 @@ static void blas_points(struct exactness *x, size_t n_points) {
                               .block_tok = 32,
                               .n_tok = 161};
         exact_ref_open(&r, x->ops[x->n_ops - 1], 7);
-        for (size_t i = 0; i < n_points / x->n_models; i++) {
+        for (size_t i = 0; i < a_model; i++) {
             uint32_t threads = 1 + below(&rng, MAX_THREADS);
             const struct exact_conditions c = {
                 .source = (enum exact_source)(i % N_SOURCES),
@@ -238,7 +239,7 @@ static void blas_points(struct exactness *x, size_t n_points) {
         exact_ref_close(&r);
     }
     printf("numerics blas (%s %s): %zu points\n", matmul_blas_version(blas), matmul_blas_core(blas),
-           n_points);
+           a_model * x->n_models);
     matmul_blas_free(blas);
 }
 

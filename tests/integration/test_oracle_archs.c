@@ -22,16 +22,18 @@ static const struct arch_case {
     const char *name, *arch;
     enum tiny_rope rope;
     bool rope_freqs;
-    uint32_t window;  /* 0: the row's */
-    uint32_t max_ctx; /* 0: the model's */
+    uint32_t window, n_expert; /* 0: the row's */
+    uint32_t max_ctx;          /* 0: the model's */
 } cases[] = {
     {.name = "llama", .arch = "llama"},
     {.name = "llama-factors", .arch = "llama", .rope_freqs = true},
     {.name = "llama-window", .arch = "llama", .window = 24},
+    {.name = "llama-experts", .arch = "llama", .n_expert = 8},
     {.name = "llama-linear", .arch = "llama", .rope = TINY_ROPE_LINEAR},
     {.name = "qwen2", .arch = "qwen2"},
     {.name = "qwen2-yarn", .arch = "qwen2", .rope = TINY_ROPE_YARN},
     {.name = "qwen3", .arch = "qwen3"},
+    {.name = "qwen3moe", .arch = "qwen3moe"},
     {.name = "smollm3", .arch = "smollm3"},
     {.name = "gemma2", .arch = "gemma2"},
     {.name = "gemma3", .arch = "gemma3"},
@@ -41,6 +43,7 @@ static const struct arch_case {
     {.name = "phi3-long", .arch = "phi3", .rope = TINY_ROPE_LONG},
     {.name = "phi3-short", .arch = "phi3", .rope = TINY_ROPE_LONG, .max_ctx = 1024},
     {.name = "granite", .arch = "granite"},
+    {.name = "granitemoe", .arch = "granitemoe"},
     {.name = "olmo2", .arch = "olmo2"},
 };
 
@@ -107,11 +110,13 @@ static void run_open(struct run *r, const struct arch_case *c) {
     spec.rope = c->rope;
     spec.rope_freqs = c->rope_freqs;
     spec.window = c->window ? c->window : spec.window;
+    spec.n_expert = c->n_expert ? c->n_expert : spec.n_expert;
     tiny_model_file(&r->tiny, &spec);
     const struct model_load_cfg load = {
         .path = r->tiny.path, .digest_cache_dir = "", .max_ctx = c->max_ctx};
     if (model_load(&r->tiny.model, &load, &eb) < 0)
         fail_msg("%s: %s", c->name, eb.text);
+    assert_int_equal(r->tiny.model->sizes.packed, r->tiny.model->packed_bytes); /* --plan */
     const struct fwd_cfg cfg = {
         .max_rows = CHUNK,
         .max_seqs = 1,

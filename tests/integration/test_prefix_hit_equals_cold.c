@@ -34,7 +34,10 @@ struct fixture {
     bool closed;
 };
 
-static const uint32_t types[] = {0 /* F32 */, 1 /* F16 */, 3 /* Q4_1 */, 8 /* Q8_0 */};
+#define TYPE_REAL UINT32_MAX          /* the model that INCIPIT_TEST_MODEL names */
+#define TYPE_WINDOWS (UINT32_MAX - 1) /* six layers of seven see 24 positions */
+static const uint32_t types[] = {0 /* F32 */, 1 /* F16 */, 3 /* Q4_1 */, 8 /* Q8_0 */,
+                                 TYPE_WINDOWS};
 #define N_TYPES (ARRAY_LEN(types) + (getenv("INCIPIT_TEST_MODEL") != NULL))
 
 static void on_node_closed(void *arg) {
@@ -63,8 +66,6 @@ static void ask(struct worker_fx *w, struct answer *a, const struct fixture *f,
     worker_fx_wait(w, a);
 }
 
-#define TYPE_REAL UINT32_MAX /* the model that INCIPIT_TEST_MODEL names */
-
 static void fixture_open(struct fixture *f, uint32_t type) {
     static const char *const listen[] = {"127.0.0.1:0"};
     struct errbuf eb = {{0}};
@@ -79,6 +80,7 @@ static void fixture_open(struct fixture *f, uint32_t type) {
         f->cfg.model = getenv("INCIPIT_TEST_MODEL");
     } else {
         struct tiny_spec spec = tiny_spec_of(type);
+        CHECK(type != TYPE_WINDOWS || tiny_spec_of_arch("gemma3", &spec));
         tiny_model_file(&f->tiny, &spec);
         f->cfg.model = f->tiny.path;
     }
@@ -90,6 +92,7 @@ static void fixture_open(struct fixture *f, uint32_t type) {
     if (worker_model_load(&f->m, &f->cfg, NULL, NULL, &eb) < 0)
         fail_msg("%s", eb.text);
     assert_true(f->m.numerics_ok);
+    assert_int_equal(f->m.layout.n_full, type == TYPE_WINDOWS ? 1 : f->m.layout.cfg.n_layer);
     for (uint32_t i = 0; i < N_PROMPT; i++)
         f->tok[i] = (int32_t)(sample_random(3, i) % 256);
     f->node_cfg.listen.v = listen;

@@ -63,6 +63,10 @@ mutant("local-layers-rotate-as-the-others", "worker/model/arch_keys.c", "local &
        "local && hp->n_rope > 2", "integration/oracle_archs")
 mutant("windows-not-in-the-layout", "worker/model/weights.c", "window[i] = m->hp.layer[i].window;",
        "window[i] = 0;", "unit/worker/model/weights")
+mutant("tie-of-experts-to-the-last", "worker/kernels/experts.c", "(logits[a] == logits[b] && a < b)",
+       "(logits[a] == logits[b] && a > b)", "unit/worker/kernels/experts")
+mutant("expert-weights-not-normed", "worker/kernels/experts.c", "p[i] * r}", "p[i]}",
+       "unit/worker/kernels/experts integration/oracle_archs")
 mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " && a->ctime_ns == b->ctime_ns &&", " &&",
        "unit/worker/model/weights unit/worker/model/model_digest integration/worker_program")
 mutant("parts-of-a-split-model-not-watched", "worker/model/gguf_file.c",

@@ -1,7 +1,7 @@
 /* mkmodel - GGUF files for tests: a tiny random model, or another file's weights in another type.
  *
  *   mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied]
- *           [--rope-freqs] [--rope S] [--window N] OUT
+ *           [--rope-freqs] [--rope S] [--window N] [--experts N] OUT
  *   mkmodel --from FILE --type T OUT     matrices dequantised and encoded as T, vectors kept F32
  *   mkmodel --from FILE --split N STEM   as it is, in N parts STEM-00001-of-0000N.gguf
  *
@@ -104,7 +104,7 @@ static int usage(FILE *f, int rc) {
     const struct quant_type *t = quant_type_table(&n);
     fputs("usage: mkmodel [--arch A] [--type T] [--seed N] [--layers N] [--ctx N] [--untied] "
           "[--rope-freqs]\n"
-          "               [--rope S] [--window N] OUT\n"
+          "               [--rope S] [--window N] [--experts N] OUT\n"
           "       mkmodel --from FILE --type T OUT\n"
           "       mkmodel --from FILE --split N STEM\n"
           "T:",
@@ -132,19 +132,13 @@ static bool parse_rope(const char *name, enum tiny_rope *ret) {
 
 int main(int argc, char **argv) {
     static const struct option opts[] = {
-        {"type", required_argument, NULL, 't'},
-        {"from", required_argument, NULL, 'f'},
-        {"seed", required_argument, NULL, 's'},
-        {"layers", required_argument, NULL, 'l'},
-        {"ctx", required_argument, NULL, 'c'},
-        {"untied", no_argument, NULL, 'u'},
-        {"arch", required_argument, NULL, 'a'},
-        {"rope", required_argument, NULL, 'r'},
-        {"rope-freqs", no_argument, NULL, 'd'},
-        {"window", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, 'h'},
-        {"split", required_argument, NULL, 'n'},
-        {NULL, 0, NULL, 0},
+        {"type", required_argument, NULL, 't'},    {"from", required_argument, NULL, 'f'},
+        {"seed", required_argument, NULL, 's'},    {"layers", required_argument, NULL, 'l'},
+        {"ctx", required_argument, NULL, 'c'},     {"untied", no_argument, NULL, 'u'},
+        {"arch", required_argument, NULL, 'a'},    {"rope", required_argument, NULL, 'r'},
+        {"rope-freqs", no_argument, NULL, 'd'},    {"window", required_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'},          {"split", required_argument, NULL, 'n'},
+        {"experts", required_argument, NULL, 'e'}, {NULL, 0, NULL, 0},
     };
     struct tiny_spec s = tiny_spec_of(QUANT_F32), of_type;
     const struct quant_type *type = quant_type_find(QUANT_F32);
@@ -168,6 +162,8 @@ int main(int argc, char **argv) {
             s.n_layer = number(optarg);
         else if (c == 'c')
             s.n_ctx = number(optarg);
+        else if (c == 'e')
+            s.n_expert = number(optarg);
         else if (c == 'w')
             s.window = number(optarg);
         else if (c == 'u')

@@ -56,6 +56,7 @@ bool tiny_spec_of_arch(const char *arch, struct tiny_spec *ret) {
     ret->n_layer = MAX(2u, MAX(a->window_period, a->rope_period) + 1u);
     ret->d_head = a->qk_norm == QK_NORM_HEAD ? 32 : 16;
     ret->window = a->window_period ? 24 : 0;
+    ret->n_expert = a->experts ? 6 : 0;
     return true;
 }
 
@@ -165,6 +166,10 @@ static void write_hparams(struct gguf_write *w, const struct tiny_spec *s) {
     gguf_write_u32(w, key(&k, "attention.value_length"), s->d_head);
     gguf_write_f32(w, key(&k, "attention.layer_norm_rms_epsilon"), 1e-5f);
     write_rope(w, s, &k);
+    if (s->n_expert) {
+        gguf_write_u32(w, key(&k, "expert_count"), s->n_expert);
+        gguf_write_u32(w, key(&k, "expert_used_count"), 2);
+    }
     if (s->window)
         gguf_write_u32(w, key(&k, "attention.sliding_window"), s->window);
     if (s->arch->attn_softcap) { /* near enough to bend what random weights give */
@@ -201,11 +206,11 @@ static float next_random(uint64_t *state) {
 }
 
 /* Elements uniform in middle +- spread. */
-static void tensor(struct tiny_walk *k, const char *name, uint32_t type, uint32_t n_cols,
-                   uint32_t n_rows, float middle, float spread) {
-    const uint64_t ne[2] = {n_cols, n_rows};
+static void tensor3(struct tiny_walk *k, const char *name, uint32_t type, const uint64_t ne[3],
+                    float middle, float spread) {
+    const uint32_t n_cols = (uint32_t)ne[0], n_rows = (uint32_t)(ne[1] * ne[2]);
     if (!k->data) {
-        gguf_write_tensor(k->w, name, type, n_rows > 1 ? 2 : 1, ne);
+        gguf_write_tensor(k->w, name, type, ne[2] > 1 ? 3 : ne[1] > 1 ? 2 : 1, ne);
         return;
     }
     const struct quant_type *t = quant_type_find(type);
@@ -220,10 +225,21 @@ static void tensor(struct tiny_walk *k, const char *name, uint32_t type, uint32_
     gguf_write_pad(k->w);
 }
 
+static void tensor(struct tiny_walk *k, const char *name, uint32_t type, uint32_t n_cols,
+                   uint32_t n_rows, float middle, float spread) {
+    tensor3(k, name, type, (const uint64_t[3]){n_cols, n_rows, 1}, middle, spread);
+}
+
 /* Spread keeps the variance of what passes through. */
 static void matrix(struct tiny_walk *k, const char *name, uint32_t type, uint32_t n_in,
                    uint32_t n_out) {
     tensor(k, name, type, n_in, n_out, 0, sqrtf(3.0f / (float)n_in));
+}
+
+/* One of each expert. */
+static void matrices(struct tiny_walk *k, const char *name, uint32_t n_in, uint32_t n_out) {
+    tensor3(k, name, k->s->type, (const uint64_t[3]){n_in, n_out, k->s->n_expert}, 0,
+            sqrtf(3.0f / (float)n_in));
 }
 
 static const char *layer_name(char dst[64], uint32_t i, const char *name, const char *suffix) {
@@ -262,6 +278,15 @@ static void attention_tensors(struct tiny_walk *k, uint32_t i) {
     layer_matrix(k, i, "attn_output", n_q, s->n_embd, s->arch->biases & BIAS_OUT);
 }
 
+static void expert_tensors(struct tiny_walk *k, uint32_t i) {
+    const struct tiny_spec *s = k->s;
+    char full[64];
+    matrix(k, layer_name(full, i, "ffn_gate_inp", "weight"), QUANT_F32, s->n_embd, s->n_expert);
+    matrices(k, layer_name(full, i, "ffn_gate_exps", "weight"), s->n_embd, s->n_ff);
+    matrices(k, layer_name(full, i, "ffn_up_exps", "weight"), s->n_embd, s->n_ff);
+    matrices(k, layer_name(full, i, "ffn_down_exps", "weight"), s->n_ff, s->n_embd);
+}
+
 static void feed_forward_tensors(struct tiny_walk *k, uint32_t i) {
     const struct tiny_spec *s = k->s;
     const bool bias = s->arch->biases & BIAS_FFN;
@@ -280,7 +305,10 @@ static void layer_tensors(struct tiny_walk *k, uint32_t i) {
         norm(k, i, "post_attention_norm", s->n_embd);
     if (s->arch->norms & NORM_PRE)
         norm(k, i, "ffn_norm", s->n_embd);
-    feed_forward_tensors(k, i);
+    if (s->n_expert)
+        expert_tensors(k, i);
+    else
+        feed_forward_tensors(k, i);
     if (s->arch->norms & NORM_POST)
         norm(k, i, "post_ffw_norm", s->n_embd);
 }

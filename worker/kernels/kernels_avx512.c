@@ -152,6 +152,15 @@ static void avx512_add(float *y, const float *x, size_t n) {
     }
 }
 
+static void avx512_add_scaled(float *y, const float *x, float c, size_t n) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 v = _mm512_fmadd_ps(_mm512_set1_ps(c), _mm512_maskz_loadu_ps(m, x + i),
+                                   _mm512_maskz_loadu_ps(m, y + i));
+        _mm512_mask_storeu_ps(y + i, m, v);
+    }
+}
+
 static void avx512_f32_to_f16(uint16_t *y, const float *x, size_t n) {
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 m = tail_mask(n - i);
@@ -370,5 +379,6 @@ const struct kern_ops kern_ops_avx512 = {
     .softcap = avx512_softcap,
     .scale = avx512_scale,
     .add = avx512_add,
+    .add_scaled = avx512_add_scaled,
     .impl = &impl_avx512,
 };

@@ -135,6 +135,11 @@ static void ref_add(float *y, const float *x, size_t n) {
         y[i] += x[i];
 }
 
+static void ref_add_scaled(float *y, const float *x, float c, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = fmaf(c, x[i], y[i]);
+}
+
 static void ref_f32_to_f16(uint16_t *y, const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         y[i] = quant_f32_to_f16(x[i]);
@@ -222,5 +227,6 @@ const struct kern_ops kern_ops_ref = {
     .softcap = ref_softcap,
     .scale = ref_scale,
     .add = ref_add,
+    .add_scaled = ref_add_scaled,
     .impl = &impl_ref,
 };

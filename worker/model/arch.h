@@ -19,6 +19,7 @@ enum {
     KEYS_WINDOW = 1,   /* attention.sliding_window */
     KEYS_SOFTCAP = 2,  /* attn_ and final_logit_softcapping */
     KEYS_SCALES = 4,   /* embedding_scale, residual_scale, logit_scale (a divisor) */
+    KEYS_EXPERTS = 16, /* expert_count, expert_used_count, expert_feed_forward_length */
     KEYS_LONGROPE = 8, /* tensors rope_factors_long and rope_factors_short */
 };
 
@@ -27,6 +28,7 @@ struct model_arch {
     bool rope_neox;   /* pairs (i, i + n_rot/2); else adjacent pairs */
     bool rope_part;   /* rope.dimension_count may be less than a head */
     bool fused;       /* attn_qkv: q, k, v; ffn_up: gate, up */
+    bool experts;     /* there must be some */
     bool embd_sqrt;   /* embedding rows are multiplied by sqrt(n_embd) */
     enum model_act act;
     uint8_t norms; /* NORM_PRE, NORM_POST */

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "worker/kernels/experts.h"
+
 #define KEY_BYTES 96
 
 struct reader {
@@ -304,6 +306,9 @@ static const struct {
     {"rope.freq_base_swa", KEYS_WINDOW},
     {"attn_logit_softcapping", KEYS_SOFTCAP},
     {"final_logit_softcapping", KEYS_SOFTCAP},
+    {"expert_count", KEYS_EXPERTS},
+    {"expert_used_count", KEYS_EXPERTS},
+    {"expert_feed_forward_length", KEYS_EXPERTS},
     {"embedding_scale", KEYS_SCALES},
     {"residual_scale", KEYS_SCALES},
     {"logit_scale", KEYS_SCALES},
@@ -360,6 +365,19 @@ static void take_row(const struct model_arch *a, struct model_hparams *hp) {
     hp->qk_norm = a->qk_norm;
 }
 
+static int read_experts(struct reader *r, struct model_hparams *hp) {
+    int rv = gguf_get_u32(r->g, key_of(r, "expert_count"), &hp->n_expert, r->eb);
+    if (rv < 0 || (hp->n_expert == 0 && !r->arch->experts))
+        return rv < 0 ? rv : 0;
+    rv = need_size(r, "expert_count", 1024, &hp->n_expert);
+    if (rv >= 0)
+        rv = need_size(r, "expert_used_count", MIN(hp->n_expert, (uint32_t)EXPERTS_MAX_USED),
+                       &hp->n_expert_used);
+    if (rv >= 0)
+        rv = read_size(r, "expert_feed_forward_length", 1u << 18, &hp->n_ff);
+    return rv < 0 ? rv : 0;
+}
+
 static int read_sizes(struct reader *r, struct model_hparams *hp) {
     int rv = need_size(r, "block_count", KV_MAX_RANGES, &hp->n_layer);
     if (rv >= 0)
@@ -368,6 +386,8 @@ static int read_sizes(struct reader *r, struct model_hparams *hp) {
         rv = need_size(r, "embedding_length", 1u << 17, &hp->n_embd);
     if (rv >= 0)
         rv = need_size(r, "feed_forward_length", 1u << 18, &hp->n_ff);
+    if (rv >= 0 && (r->arch->keys & KEYS_EXPERTS))
+        rv = read_experts(r, hp);
     if (rv >= 0)
         rv = read_heads(r, hp);
     if (rv < 0)

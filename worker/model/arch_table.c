@@ -4,10 +4,11 @@
 
 static const struct model_arch archs[] = {
     {
-        .name = "llama", /* Llama 2 and 3, Mistral, SmolLM2 */
+        .name = "llama", /* Llama 2 and 3, Mistral, Mixtral, SmolLM2 */
         .norms = NORM_PRE,
         .maybe_biases = BIAS_QKV | BIAS_OUT | BIAS_FFN,
-        .keys = KEYS_WINDOW, /* Mistral 7B's first version: every layer */
+        /* Mistral 7B's first version: every layer; Mixtral */
+        .keys = KEYS_WINDOW | KEYS_EXPERTS,
     },
     {
         .name = "smollm3",
@@ -25,6 +26,14 @@ static const struct model_arch archs[] = {
         .rope_neox = true,
         .norms = NORM_PRE,
         .qk_norm = QK_NORM_HEAD,
+    },
+    {
+        .name = "qwen3moe",
+        .rope_neox = true,
+        .experts = true,
+        .norms = NORM_PRE,
+        .qk_norm = QK_NORM_HEAD,
+        .keys = KEYS_EXPERTS,
     },
     {
         .name = "gemma2",
@@ -63,6 +72,13 @@ static const struct model_arch archs[] = {
         .norms = NORM_PRE,
         .maybe_biases = BIAS_QKV | BIAS_OUT | BIAS_FFN,
         .keys = KEYS_SCALES,
+    },
+    {
+        .name = "granitemoe",
+        .experts = true,
+        .norms = NORM_PRE,
+        .maybe_biases = BIAS_QKV | BIAS_OUT,
+        .keys = KEYS_SCALES | KEYS_EXPERTS,
     },
     {
         .name = "olmo2",

@@ -1,56 +1,14 @@
-#include "worker/model/forward.h"
+#include "worker/model/forward_priv.h"
 
 #include <malloc.h>
 #include <math.h>
-#include <stdatomic.h>
 
 #include "common/check.h"
-#include "worker/kernels/kernels.h"
-#include "worker/kernels/matmul.h"
 #include "worker/kernels/quant.h"
 
 /* Rows a thread takes at a time in the row-wise steps. A step of few rows stays on the caller: waking
  * the team costs more than the work. */
 #define ROW_GRAIN 8
-
-/* A sequence's rows inside the step's buffers. */
-struct run {
-    const struct fwd_seq *seq;
-    uint32_t row0, n; /* rows [row0, row0 + n) of every buffer */
-    uint32_t pos0;    /* of the first of them */
-};
-
-struct fwd {
-    const struct model *m;
-    struct fwd_cfg cfg;
-    struct matmul_env env;
-    struct attn_scratch *attn_scratch;
-    struct attn_shape shape; /* of the layer in work */
-    struct kv_layout layout;
-    struct fwd_stats stats;
-
-    /* One step. In numerics blas the rows that the exact kernels compute (decode) stand behind all
-     * others, so that both kinds are one contiguous range. */
-    struct run *runs;           /* [max_seqs] */
-    struct attn_seq *attn;      /* [max_seqs] */
-    const struct fwd_seq *seqs; /* of the caller */
-    atomic_bool *failed; /* [max_seqs] a number of seqs[i] is not finite; any thread of the team */
-    uint32_t n_runs, n_rows;
-    uint32_t n_blas_rows; /* first rows, those for OpenBLAS; 0 in numerics exact */
-    uint32_t *row_run;    /* [max_rows] index of the row's run */
-    uint32_t *row_pos;    /* [max_rows] */
-    uint32_t n_q, n_kv;   /* floats of a row of q, of k */
-
-    float *x;         /* [max_rows, n_embd] residual stream */
-    float *xn;        /* [max_rows, n_embd] normed, input of the products */
-    float *proj;      /* [max_rows, n_embd] output of wo and w_down, to be added to x */
-    float *q;         /* [max_rows, n_head, d_head] */
-    float *k, *v;     /* [max_rows, n_head_kv, d_head] */
-    float *att;       /* [max_rows, n_head, d_head] */
-    float *gate, *up; /* [max_rows, n_ff] */
-    float *cs;        /* [max_rows, n_rope, n_rot] cos and sin of the row's position */
-    float *head;      /* [max_logit_rows, n_embd] normed rows of which logits are wanted */
-};
 
 /* What ends a block and begins the next one: proj to the residual stream, the next input. NULL: not there. */
 struct row_job {
@@ -66,7 +24,7 @@ struct layer_job {
     int32_t rope; /* group; -1: not rotated */
 };
 
-static float *new_floats(size_t rows, size_t cols) {
+float *fwd_floats(size_t rows, size_t cols) {
     size_t bytes = rows * cols * sizeof(float);
     return aligned_alloc(64, (bytes + 63) & ~(size_t)63);
 }
@@ -79,20 +37,20 @@ static int alloc_buffers(struct fwd *f) {
     f->failed = alloc_array(f->cfg.max_seqs, sizeof(*f->failed));
     f->row_run = alloc_array(n, sizeof(*f->row_run));
     f->row_pos = alloc_array(n, sizeof(*f->row_pos));
-    f->x = new_floats(n, hp->n_embd);
-    f->xn = new_floats(n, hp->n_embd);
-    f->proj = new_floats(n, hp->n_embd);
-    f->q = new_floats(n, f->n_q);
-    f->k = new_floats(n, f->n_kv);
-    f->v = new_floats(n, f->n_kv);
-    f->att = new_floats(n, f->n_q);
-    f->gate = new_floats(n, hp->n_ff);
-    f->up = new_floats(n, hp->n_ff);
-    f->cs = new_floats(n, (size_t)hp->n_rope * hp->n_rot);
-    f->head = new_floats(f->cfg.max_logit_rows, hp->n_embd);
+    f->x = fwd_floats(n, hp->n_embd);
+    f->xn = fwd_floats(n, hp->n_embd);
+    f->proj = fwd_floats(n, hp->n_embd);
+    f->q = fwd_floats(n, f->n_q);
+    f->k = fwd_floats(n, f->n_kv);
+    f->v = fwd_floats(n, f->n_kv);
+    f->att = fwd_floats(n, f->n_q);
+    f->gate = fwd_floats(n, hp->n_ff);
+    f->up = fwd_floats(n, hp->n_ff);
+    f->cs = fwd_floats(n, (size_t)hp->n_rope * hp->n_rot);
+    f->head = fwd_floats(f->cfg.max_logit_rows, hp->n_embd);
     bool ok = f->runs && f->attn && f->failed && f->row_run && f->row_pos && f->x && f->xn &&
               f->proj && f->q && f->k && f->v && f->att && f->gate && f->up && f->cs && f->head;
-    return ok ? 0 : ERR_NOMEM;
+    return ok ? fwd_experts_new(f) : ERR_NOMEM;
 }
 
 static int alloc_scratch(struct fwd *f) {
@@ -154,7 +112,8 @@ size_t fwd_bytes(const struct fwd *f) {
     const void *const parts[] = {f->runs, f->attn, f->failed, f->row_run, f->row_pos, f->x,
                                  f->xn,   f->proj, f->q,      f->k,       f->v,       f->att,
                                  f->gate, f->up,   f->cs,     f->head};
-    size_t bytes = attn_scratch_bytes(f->attn_scratch) + matmul_scratch_bytes(f->env.scratch);
+    size_t bytes = attn_scratch_bytes(f->attn_scratch) + matmul_scratch_bytes(f->env.scratch) +
+                   fwd_experts_bytes(f->experts);
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         bytes += malloc_usable_size((void *)(uintptr_t)parts[i]);
     return bytes;
@@ -182,6 +141,7 @@ void fwd_free(struct fwd *f) {
     free(f->up);
     free(f->cs);
     free(f->head);
+    fwd_experts_free(f->experts);
     free(f);
 }
 
@@ -220,7 +180,7 @@ static int check_step(const struct fwd *f, const struct fwd_seq *seqs, uint32_t 
 static void number_rows(struct fwd *f) {
     f->n_blas_rows = 0;
     for (uint32_t i = 0; i < f->n_runs; i++) {
-        const struct run *r = &f->runs[i];
+        const struct fwd_run *r = &f->runs[i];
         for (uint32_t j = 0; j < r->n; j++) {
             f->row_run[r->row0 + j] = i;
             f->row_pos[r->row0 + j] = r->pos0 + j;
@@ -231,7 +191,7 @@ static void number_rows(struct fwd *f) {
 }
 
 static void add_run(struct fwd *f, const struct fwd_seq *s) {
-    f->runs[f->n_runs++] = (struct run){s, f->n_rows, s->n_tok, s->pos0};
+    f->runs[f->n_runs++] = (struct fwd_run){s, f->n_rows, s->n_tok, s->pos0};
     f->n_rows += s->n_tok;
 }
 
@@ -252,12 +212,8 @@ static void lay_out(struct fwd *f, const struct fwd_seq *seqs, uint32_t n_seqs) 
 
 /* --- row-wise steps, called on the team for rows [begin, end) --- */
 
-static void set_failed(struct fwd *f, const struct run *r) {
+void fwd_set_failed(struct fwd *f, const struct fwd_run *r) {
     atomic_store_explicit(&f->failed[r->seq - f->seqs], true, memory_order_relaxed);
-}
-
-static float *row_of(float *buf, size_t row, size_t cols) {
-    return buf + row * cols;
 }
 
 static void embed_rows(void *arg, size_t begin, size_t end, unsigned thread) {
@@ -266,10 +222,10 @@ static void embed_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     const struct model *m = f->m;
     const struct model_hparams *hp = &m->hp;
     for (size_t r = begin; r < end; r++) {
-        const struct run *run = &f->runs[f->row_run[r]];
+        const struct fwd_run *run = &f->runs[f->row_run[r]];
         int32_t tok = run->seq->tok[r - run->row0];
-        float *cs = row_of(f->cs, r, (size_t)hp->n_rope * hp->n_rot);
-        float *x = row_of(f->x, r, hp->n_embd);
+        float *cs = fwd_row(f->cs, r, (size_t)hp->n_rope * hp->n_rot);
+        float *x = fwd_row(f->x, r, hp->n_embd);
         quant_dequant_row(m->embd_type, x, m->embd, (size_t)tok, hp->n_embd);
         if (hp->embd_scale != 1.0f)
             f->cfg.ops->scale(x, hp->n_embd, hp->embd_scale);
@@ -287,7 +243,7 @@ static void residual_norm_rows(void *arg, size_t begin, size_t end, unsigned thr
     const struct model_hparams *hp = &f->m->hp;
     const size_t n = hp->n_embd;
     for (size_t r = begin; r < end; r++) {
-        float *x = row_of(f->x, r, n), *proj = row_of(f->proj, r, n);
+        float *x = fwd_row(f->x, r, n), *proj = fwd_row(f->proj, r, n);
         if (job->bias)
             ops->add(proj, job->bias, n);
         if (job->post)
@@ -297,7 +253,7 @@ static void residual_norm_rows(void *arg, size_t begin, size_t end, unsigned thr
         if (job->add_proj)
             ops->add(x, proj, n);
         if (job->norm)
-            ops->rms_norm(row_of(f->xn, r, n), x, job->norm, n, hp->rms_eps);
+            ops->rms_norm(fwd_row(f->xn, r, n), x, job->norm, n, hp->rms_eps);
     }
 }
 
@@ -322,10 +278,10 @@ static void finish_qkv(const struct layer_job *job, size_t r) {
     const float *cs = NULL;
     if (job->rope >= 0)
         cs = f->cs + (r * hp->n_rope + (size_t)job->rope) * hp->n_rot;
-    finish_heads(f, row_of(f->q, r, f->n_q), hp->n_head, l->qkv_bias[0], l->q_norm, cs);
-    finish_heads(f, row_of(f->k, r, f->n_kv), hp->n_head_kv, l->qkv_bias[1], l->k_norm, cs);
+    finish_heads(f, fwd_row(f->q, r, f->n_q), hp->n_head, l->qkv_bias[0], l->q_norm, cs);
+    finish_heads(f, fwd_row(f->k, r, f->n_kv), hp->n_head_kv, l->qkv_bias[1], l->k_norm, cs);
     if (l->qkv_bias[2])
-        f->cfg.ops->add(row_of(f->v, r, f->n_kv), l->qkv_bias[2], f->n_kv);
+        f->cfg.ops->add(fwd_row(f->v, r, f->n_kv), l->qkv_bias[2], f->n_kv);
 }
 
 /* Biases, norms and RoPE, then K and V into the pages, run by run: a stretch of rows of one page is
@@ -337,11 +293,11 @@ static void finish_store_rows(void *arg, size_t begin, size_t end, unsigned thre
     for (size_t r = begin; r < end; r++)
         finish_qkv(job, r);
     while (begin < end) {
-        const struct run *run = &f->runs[f->row_run[begin]];
+        const struct fwd_run *run = &f->runs[f->row_run[begin]];
         const size_t stop = MIN(end, (size_t)run->row0 + run->n);
         const struct attn_kv_rows rows = {
-            .k = row_of(f->k, begin, f->n_kv),
-            .v = row_of(f->v, begin, f->n_kv),
+            .k = fwd_row(f->k, begin, f->n_kv),
+            .v = fwd_row(f->v, begin, f->n_kv),
             .k_stride = f->n_kv,
             .v_stride = f->n_kv,
             .pages = run->seq->pages,
@@ -349,7 +305,7 @@ static void finish_store_rows(void *arg, size_t begin, size_t end, unsigned thre
             .pos0 = f->row_pos[begin],
         };
         if (!attn_store_kv(f->cfg.ops, &f->shape, &rows))
-            set_failed(f, run);
+            fwd_set_failed(f, run);
         begin = stop;
     }
 }
@@ -364,7 +320,7 @@ static void activation_rows(void *arg, size_t begin, size_t end, unsigned thread
     void (*const act)(float *, const float *, const float *, size_t) =
         f->m->hp.act == ACT_GELU_TANH ? ops->gelu_mul : ops->silu_mul;
     for (size_t r = begin; r < end; r++) {
-        float *gate = row_of(f->gate, r, n), *up = row_of(f->up, r, n);
+        float *gate = fwd_row(f->gate, r, n), *up = fwd_row(f->up, r, n);
         if (bias[0])
             ops->add(gate, bias[0], n);
         if (bias[1])
@@ -373,15 +329,24 @@ static void activation_rows(void *arg, size_t begin, size_t end, unsigned thread
     }
 }
 
+void fwd_for_rows(struct fwd *f, uint32_t n, kern_fn fn, void *arg) {
+    kern_team_for(f->cfg.team, n, ROW_GRAIN, fn, arg);
+}
+
 static void for_rows(struct fwd *f, kern_fn fn, void *arg) {
-    kern_team_for(f->cfg.team, f->n_rows, ROW_GRAIN, fn, arg);
+    fwd_for_rows(f, f->n_rows, fn, arg);
+}
+
+void fwd_activate(struct fwd *f, const struct model_layer *l, uint32_t n) {
+    struct layer_job job = {.f = f, .layer = l};
+    fwd_for_rows(f, n, activation_rows, &job);
 }
 
 /* --- products --- */
 
-/* One input buffer into up to three outputs, for the rows [row0, row0 + n). */
+/* The rows [row0, row0 + n); pos NULL: by the exact kernels. */
 static void product_range(struct fwd *f, const float *x, size_t n_in, struct matmul_out *outs,
-                          size_t n_outs, uint32_t row0, uint32_t n, bool blas) {
+                          size_t n_outs, uint32_t row0, uint32_t n, const uint32_t *pos) {
     if (n == 0)
         return;
     struct matmul_out part[3];
@@ -391,18 +356,21 @@ static void product_range(struct fwd *f, const float *x, size_t n_in, struct mat
         part[i].y += row0 * outs[i].y_stride;
     }
     const struct matmul_in in = {
-        .x = x + row0 * n_in,
-        .x_stride = n_in,
-        .n_rows = n,
-        .row_pos = blas ? f->row_pos + row0 : NULL,
-    };
+        .x = x + row0 * n_in, .x_stride = n_in, .n_rows = n, .row_pos = pos};
     matmul(&f->env, &in, part, n_outs);
 }
 
+void fwd_product(struct fwd *f, const struct fwd_rows *rows, const float *x, size_t n_in,
+                 struct matmul_out *outs, size_t n_outs) {
+    product_range(f, x, n_in, outs, n_outs, 0, rows->n_blas, rows->pos);
+    product_range(f, x, n_in, outs, n_outs, rows->n_blas, rows->n - rows->n_blas, NULL);
+}
+
+/* Of all rows. */
 static void product(struct fwd *f, const float *x, size_t n_in, struct matmul_out *outs,
                     size_t n_outs) {
-    product_range(f, x, n_in, outs, n_outs, 0, f->n_blas_rows, true);
-    product_range(f, x, n_in, outs, n_outs, f->n_blas_rows, f->n_rows - f->n_blas_rows, false);
+    const struct fwd_rows rows = {f->n_rows, f->n_blas_rows, f->row_pos};
+    fwd_product(f, &rows, x, n_in, outs, n_outs);
 }
 
 /* --- a layer --- */
@@ -410,12 +378,12 @@ static void product(struct fwd *f, const float *x, size_t n_in, struct matmul_ou
 static void attention(struct fwd *f) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < f->n_runs; i++) {
-        const struct run *r = &f->runs[i];
+        const struct fwd_run *r = &f->runs[i];
         if (r->n == 0)
             continue;
         f->attn[n++] = (struct attn_seq){
-            .q = row_of(f->q, r->row0, f->n_q),
-            .out = row_of(f->att, r->row0, f->n_q),
+            .q = fwd_row(f->q, r->row0, f->n_q),
+            .out = fwd_row(f->att, r->row0, f->n_q),
             .q_stride = f->n_q,
             .out_stride = f->n_q,
             .pages = (const uint8_t *const *)r->seq->pages,
@@ -432,16 +400,16 @@ static void keep_wanted_rows(struct fwd *f) {
     const size_t n_embd = f->m->hp.n_embd;
     uint32_t at = 0;
     for (uint32_t i = 0; i < f->n_runs; i++) {
-        struct run *r = &f->runs[i];
+        struct fwd_run *r = &f->runs[i];
         const uint32_t keep = r->seq->hidden ? r->n : r->seq->n_logits, skip = r->n - keep;
         const uint32_t from = r->row0 + skip;
         if (from != at && keep) {
-            memmove(row_of(f->x, at, n_embd), row_of(f->x, from, n_embd),
+            memmove(fwd_row(f->x, at, n_embd), fwd_row(f->x, from, n_embd),
                     keep * n_embd * sizeof(float));
-            memmove(row_of(f->q, at, f->n_q), row_of(f->q, from, f->n_q),
+            memmove(fwd_row(f->q, at, f->n_q), fwd_row(f->q, from, f->n_q),
                     keep * f->n_q * sizeof(float));
         }
-        *r = (struct run){r->seq, at, keep, r->pos0 + skip};
+        *r = (struct fwd_run){r->seq, at, keep, r->pos0 + skip};
         at += keep;
     }
     f->n_rows = at;
@@ -473,10 +441,14 @@ static void attention_block(struct fwd *f, uint32_t i) {
 
 static void feed_forward(struct fwd *f, const struct model_layer *l) {
     const size_t n_embd = f->m->hp.n_embd, n_ff = f->m->hp.n_ff;
+    const float *from = block_input(f, l->ffn_norm);
+    if (l->router) {
+        fwd_experts_run(f, l, from);
+        return;
+    }
     struct matmul_out gate_up[] = {{l->gate_up[0], f->gate, n_ff}, {l->gate_up[1], f->up, n_ff}};
-    product(f, block_input(f, l->ffn_norm), n_embd, gate_up, 2);
-    struct layer_job job = {.f = f, .layer = l};
-    for_rows(f, activation_rows, &job);
+    product(f, from, n_embd, gate_up, 2);
+    fwd_activate(f, l, f->n_rows);
     struct matmul_out down[] = {{l->w_down, f->proj, n_embd}};
     product(f, f->gate, n_ff, down, 1);
 }
@@ -515,12 +487,12 @@ static void layers(struct fwd *f) {
 /* --- the head --- */
 
 /* Normed rows of one run to head[at...]; returns the next free row. */
-static uint32_t gather_head(struct fwd *f, const struct run *r, uint32_t at) {
+static uint32_t gather_head(struct fwd *f, const struct fwd_run *r, uint32_t at) {
     const size_t n_embd = f->m->hp.n_embd;
     const uint32_t n = r->seq->n_logits;
     for (uint32_t i = 0; i < n; i++)
-        f->cfg.ops->rms_norm(row_of(f->head, at + i, n_embd),
-                             row_of(f->x, r->row0 + r->n - n + i, n_embd), f->m->output_norm,
+        f->cfg.ops->rms_norm(fwd_row(f->head, at + i, n_embd),
+                             fwd_row(f->x, r->row0 + r->n - n + i, n_embd), f->m->output_norm,
                              n_embd, f->m->hp.rms_eps);
     return at + n;
 }
@@ -528,7 +500,7 @@ static uint32_t gather_head(struct fwd *f, const struct run *r, uint32_t at) {
 static void head_product(struct fwd *f, uint32_t row0, uint32_t n, float *logits) {
     const size_t n_embd = f->m->hp.n_embd;
     const struct matmul_in in = {
-        .x = row_of(f->head, row0, n_embd), .x_stride = n_embd, .n_rows = n, .row_pos = NULL};
+        .x = fwd_row(f->head, row0, n_embd), .x_stride = n_embd, .n_rows = n, .row_pos = NULL};
     const struct matmul_out out = {f->m->output, logits, f->m->hp.n_vocab};
     if (n)
         matmul(&f->env, &in, &out, 1);
@@ -540,7 +512,7 @@ static void logits(struct fwd *f) {
     uint32_t from = 0, at = 0; /* head rows of the stretch: [from, at) */
     float *first = NULL;
     for (uint32_t i = 0; i < f->n_runs; i++) {
-        const struct run *r = &f->runs[i];
+        const struct fwd_run *r = &f->runs[i];
         if (r->seq->n_logits == 0)
             continue;
         if (!first || r->seq->logits != first + (at - from) * n_vocab) {
@@ -576,7 +548,7 @@ static void finish_logits(void *arg, size_t begin, size_t end, unsigned thread) 
         for (uint32_t k = 0; k < f->runs[i].seq->n_logits; k++) {
             float *row = f->runs[i].seq->logits + (size_t)k * hp->n_vocab;
             if (!has_finite_max(row, hp->n_vocab))
-                set_failed(f, &f->runs[i]);
+                fwd_set_failed(f, &f->runs[i]);
             if (hp->logit_scale != 1.0f)
                 f->cfg.ops->scale(row, hp->n_vocab, hp->logit_scale);
             if (hp->logit_softcap != 0.0f)
@@ -594,9 +566,9 @@ static void report(const struct fwd *f, const struct fwd_seq *seqs, uint32_t n_s
 static void copy_hidden(const struct fwd *f) {
     const size_t n_embd = f->m->hp.n_embd;
     for (uint32_t i = 0; i < f->n_runs; i++) {
-        const struct run *r = &f->runs[i];
+        const struct fwd_run *r = &f->runs[i];
         if (r->seq->hidden)
-            memcpy(r->seq->hidden, row_of(f->x, r->row0, n_embd), r->n * n_embd * sizeof(float));
+            memcpy(r->seq->hidden, fwd_row(f->x, r->row0, n_embd), r->n * n_embd * sizeof(float));
     }
 }
 

@@ -46,8 +46,8 @@ void model_graph_text(const struct model *m, struct strbuf *out) {
     add_f32(out, "attn_softcap", hp->attn_softcap);
     add_layers(out, "d_head", m, hp->d_head);
     add_f32(out, "embd_scale", hp->embd_scale);
-    add_layers(out, "expert_count", m, 0);
-    add_layers(out, "expert_used", m, 0);
+    add_layers(out, "expert_count", m, hp->n_expert);
+    add_layers(out, "expert_used", m, hp->n_expert_used);
     add_f32(out, "logit_scale", hp->logit_scale);
     add_f32(out, "logit_softcap", hp->logit_softcap);
     add_u32(out, "n_embd", hp->n_embd);

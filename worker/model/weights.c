@@ -23,12 +23,17 @@ struct want {
     char name[64];
     enum { WANT_VECTOR, WANT_MATRIX, WANT_EMBD } kind;
     uint32_t n_in, n_out; /* of the tensor; n_out 1: a vector */
-    bool optional;
+    uint32_t n_mats;      /* its third dimension */
+    bool optional, is_float;
     const float **vector;
     /* Of an embedding: the head that is made of the same rows, or NULL. */
     struct packed_mat **matrix; /* [n_parts] */
-    uint32_t n_parts, rows[3];  /* outputs of each part */
+    uint32_t n_parts, rows[3];  /* outputs of each part; of all beyond them, as the last */
 };
+
+static uint32_t part_rows(const struct want *w, uint32_t part) {
+    return w->rows[MIN(part, (uint32_t)ARRAY_LEN(w->rows) - 1)];
+}
 
 /* While the tensors of a file are bound to a model. */
 struct binder {
@@ -48,7 +53,7 @@ struct binder {
 static struct want *add_want(struct binder *b, uint32_t n_in, uint32_t n_out, const char *name) {
     CHECK(b->n_want < b->cap_want);
     struct want *w = &b->want[b->n_want++];
-    *w = (struct want){.n_in = n_in, .n_out = n_out};
+    *w = (struct want){.n_in = n_in, .n_out = n_out, .n_mats = 1};
     (void)snprintf(w->name, sizeof(w->name), "%s", name);
     return w;
 }
@@ -121,6 +126,27 @@ static void want_attention(struct layer_binder *lb, struct model_layer *l) {
     layer_matrix(lb, "attn_output", n_q, hp->n_embd, &l->wo, BIAS_OUT, &l->wo_bias);
 }
 
+/* One tensor holds a matrix of every expert. */
+static void want_experts(struct layer_binder *lb, struct model_layer *l) {
+    const struct model_hparams *hp = &lb->b->m->hp;
+    const struct {
+        const char *name;
+        uint32_t n_in, n_out;
+    } kinds[3] = {{"ffn_gate_exps", hp->n_embd, hp->n_ff},
+                  {"ffn_up_exps", hp->n_embd, hp->n_ff},
+                  {"ffn_down_exps", hp->n_ff, hp->n_embd}};
+    want_matrix(lb->b, hp->n_embd, hp->n_expert, layer_name(lb, "ffn_gate_inp", "weight"),
+                &l->router)
+        ->is_float = true;
+    for (uint32_t k = 0; k < 3; k++) {
+        struct want *w =
+            want_matrix(lb->b, kinds[k].n_in, kinds[k].n_out,
+                        layer_name(lb, kinds[k].name, "weight"), &l->experts[k * hp->n_expert]);
+        w->n_mats = w->n_parts = hp->n_expert;
+        w->rows[1] = w->rows[2] = kinds[k].n_out;
+    }
+}
+
 static void want_feed_forward(struct layer_binder *lb, struct model_layer *l) {
     static const char *const names[2] = {"ffn_gate", "ffn_up"};
     const struct model_hparams *hp = &lb->b->m->hp;
@@ -151,7 +177,10 @@ static void want_layer(struct binder *b, uint32_t i) {
         layer_norm(&lb, "post_ffw_norm", hp->n_embd, &l->ffn_post);
     }
     want_attention(&lb, l);
-    want_feed_forward(&lb, l);
+    if (hp->n_expert)
+        want_experts(&lb, l);
+    else
+        want_feed_forward(&lb, l);
 }
 
 static void want_rope_factors(struct binder *b) {
@@ -176,6 +205,11 @@ static int want_all(struct binder *b, struct errbuf *eb) {
     m->layers = alloc_array(hp->n_layer, sizeof(*m->layers));
     if (!b->want || !m->layers)
         return err_set(eb, ERR_NOMEM, "model of %u layers", hp->n_layer);
+    for (uint32_t i = 0; i < hp->n_layer && hp->n_expert; i++) {
+        m->layers[i].experts = alloc_array(3 * (size_t)hp->n_expert, sizeof(struct packed_mat *));
+        if (!m->layers[i].experts)
+            return err_set(eb, ERR_NOMEM, "%u experts", hp->n_expert);
+    }
     struct want *w =
         want_matrix(b, hp->n_embd, hp->n_vocab, "token_embd.weight", hp->tied ? &m->output : NULL);
     w->kind = WANT_EMBD;
@@ -208,13 +242,17 @@ static int unsupported_type(const struct want *w, const struct gguf_tensor *t, s
 }
 
 static int check_tensor(const struct want *w, const struct gguf_tensor *t, struct errbuf *eb) {
-    bool fits = t->ne[0] == w->n_in && t->ne[1] == w->n_out && t->ne[2] == 1 && t->ne[3] == 1;
+    bool fits =
+        t->ne[0] == w->n_in && t->ne[1] == w->n_out && t->ne[2] == w->n_mats && t->ne[3] == 1;
     if (!fits)
         return err_set(eb, ERR_INVALID,
-                       "tensor '%s' has the shape [%llu, %llu, %llu, %llu], expected [%u, %u]",
+                       "tensor '%s' has the shape [%llu, %llu, %llu, %llu], expected [%u, %u, %u]",
                        w->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
                        (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], w->n_in,
-                       w->n_out);
+                       w->n_out, w->n_mats);
+    if (w->is_float && t->type != QUANT_F32 && t->type != QUANT_F16 && t->type != QUANT_BF16)
+        return err_set(eb, ERR_UNSUPPORTED, "tensor '%s': a router's weights must be floats",
+                       w->name);
     bool known = w->kind == WANT_VECTOR ? t->type == QUANT_F32 : quant_type_find(t->type) != NULL;
     return known ? 0 : unsupported_type(w, t, eb);
 }
@@ -268,7 +306,7 @@ static void measure(struct binder *b) {
         else if (w->kind == WANT_EMBD || b->keep_raw)
             z->raw += t->bytes;
         for (uint32_t p = 0; w->matrix && p < w->n_parts; p++)
-            z->packed += packed_mat_size(quant_type_find(t->type), w->rows[p], w->n_in);
+            z->packed += packed_mat_size(quant_type_find(t->type), part_rows(w, p), w->n_in);
     }
 }
 
@@ -297,14 +335,14 @@ static int check_finite(const struct want *w, const struct gguf_tensor *t, const
 
 static int pack_matrices(struct binder *b, const struct want *w, const struct gguf_tensor *t,
                          const uint8_t *bytes, struct errbuf *eb) {
-    const size_t row_bytes = t->bytes / w->n_out;
+    const size_t row_bytes = t->bytes / ((size_t)w->n_out * w->n_mats);
     for (uint32_t i = 0; i < w->n_parts; i++) {
         const struct packed_src src = {
             .dtype = t->type,
-            .n_out = w->rows[i],
+            .n_out = part_rows(w, i),
             .n_in = w->n_in,
             .bytes = bytes,
-            .n_bytes = w->rows[i] * row_bytes,
+            .n_bytes = part_rows(w, i) * row_bytes,
             .keep_raw = b->keep_raw,
             .mem = b->m->weights,
         };
@@ -482,7 +520,11 @@ int model_outline(struct model **ret, const struct model_load_cfg *cfg, struct e
     return make(ret, cfg, /* with_tensors= */ false, eb);
 }
 
-static void free_layer(struct model_layer *l) {
+static void free_layer(struct model_layer *l, uint32_t n_expert) {
+    packed_mat_free(l->router);
+    for (uint32_t i = 0; l->experts && i < 3 * n_expert; i++)
+        packed_mat_free(l->experts[i]);
+    free(l->experts);
     for (int i = 0; i < 3; i++)
         packed_mat_free(l->qkv[i]);
     packed_mat_free(l->wo);
@@ -495,7 +537,7 @@ void model_free(struct model *m) {
     if (!m)
         return;
     for (uint32_t i = 0; m->layers && i < m->hp.n_layer; i++)
-        free_layer(&m->layers[i]);
+        free_layer(&m->layers[i], m->hp.n_expert);
     packed_mat_free(m->output);
     weight_mem_free(m->weights);
     for (int i = 0; i < MODEL_MAX_ROPES; i++)

@@ -44,7 +44,8 @@ struct model_hparams {
     char arch[32];           /* general.architecture */
     char name[128];          /* general.name, "" when absent; not NUL in between, cut to fit */
     uint32_t n_vocab, n_ctx; /* n_ctx: trained context length */
-    uint32_t n_layer, n_embd, n_ff;
+    uint32_t n_layer, n_embd, n_ff;     /* n_ff: of each expert, where there are some */
+    uint32_t n_expert, n_expert_used;   /* 0: one dense feed-forward a layer */
     uint32_t n_head, n_head_kv, d_head; /* n_head is a multiple of n_head_kv */
     uint32_t n_rot;                     /* first floats of a head that are rotated, even */
     float rms_eps;
@@ -87,6 +88,8 @@ struct model_layer {
     const float *gate_up_bias[2];
     struct packed_mat *w_down; /* n_ff -> n_embd */
     const float *w_down_bias;
+    struct packed_mat *router;   /* n_embd -> n_expert, float; then instead of the three: */
+    struct packed_mat **experts; /* [3][n_expert] gate, up, down of each */
 };
 
 struct model {

@@ -24,7 +24,7 @@ LAYER = {
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj", "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
 
 
@@ -63,10 +63,14 @@ CASES = {
     "llama": (["llama"], "Llama", 2, 16, {}, {}, True),
     "llama-factors": (["llama", "--rope-freqs"], "Llama", 2, 16, {}, {}, True),
     "llama-window": (["llama", "--window", str(WINDOW)], "Mistral", 2, 16, {"sliding_window": WINDOW}, {}, True),
+    "llama-experts": (["llama", "--experts", "8"], "Mixtral", 2, 16, {
+        "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}, {}, True),
     "llama-linear": (["llama", "--rope", "linear"], "Llama", 2, 16, {"rope_parameters": LINEAR}, {}, True),
     "qwen2": (["qwen2"], "Qwen2", 2, 16, {}, {}, False),
     "qwen2-yarn": (["qwen2", "--rope", "yarn"], "Qwen2", 2, 16, {"rope_parameters": YARN}, {}, False),
     "qwen3": (["qwen3"], "Qwen3", 2, 32, {}, {}, False),
+    "qwen3moe": (["qwen3moe"], "Qwen3Moe", 2, 32, {
+        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": FF, "norm_topk_prob": True}, {}, False),
     "smollm3": (["smollm3"], "SmolLM3", 5, 16, {"no_rope_layer_interval": 4, "use_sliding_window": False}, {}, True),
     "gemma2": (["gemma2"], "Gemma2", 3, 16, {
         "query_pre_attn_scalar": 16, "sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0,
@@ -81,6 +85,10 @@ CASES = {
     "phi3-short": (["phi3", "--rope", "longrope"], "Phi3", 2, 16, phi3_long(1024), PHI3, False),
     "granite": (["granite"], "Granite", 2, 16, {
         "embedding_multiplier": 3.0, "residual_multiplier": .5, "attention_multiplier": .2, "logits_scaling": 2.0}, {}, True),
+    "granitemoe": (["granitemoe"], "GraniteMoe", 2, 16, {
+        "embedding_multiplier": 3.0, "residual_multiplier": .5, "attention_multiplier": .2, "logits_scaling": 2.0,
+        "num_local_experts": 6, "num_experts_per_tok": 2}, {
+            "ffn_gate_inp": "block_sparse_moe.router", "experts": "block_sparse_moe.experts"}, True),
     "olmo2": (["olmo2"], "Olmo2", 2, 16, {}, OLMO, False),
 }
 
@@ -102,6 +110,13 @@ def hf_state(weights, names, pairs, minus_one):
         if not name.startswith("blk."):
             continue
         _, i, key, suffix = name.split(".")
+        experts = f"model.layers.{i}.{names.get('experts', 'mlp.experts')}"
+        if key == "ffn_down_exps":
+            state[experts + ".down_proj"] = w
+        if key == "ffn_gate_exps":
+            state[experts + ".gate_up_proj"] = torch.cat([w, weights[name.replace("gate", "up")]], dim=1)
+        if key.endswith("_exps"):
+            continue
         if pairs and key in ("attn_q", "attn_k"):
             w = neighbours_to_halves(w, HEADS if key == "attn_q" else KV_HEADS)
         state[f"model.layers.{i}.{names.get(key) or LAYER[key]}.{suffix}"] = w

@@ -39,6 +39,9 @@ static void test_rows_of_every_length_give_the_bits_of_the_reference(void **stat
                 t[0]->add(want, in1, n);
                 t[i]->add(got, in1, n);
                 assert_same_bits(got, want, N_MAX, "add"); /* nothing behind n either */
+                t[0]->add_scaled(want, in1, 0.3f, n);
+                t[i]->add_scaled(got, in1, 0.3f, n);
+                assert_same_bits(got, want, N_MAX, "add_scaled");
             }
         }
 }

@@ -48,8 +48,9 @@ static void test_each_hyperparameter_changes_the_digest(void **state) {
     struct model_hparams *hp = &tiny.model->hp;
     const struct model_hparams was = *hp;
     uint8_t base[DIGEST_BYTES], other[DIGEST_BYTES];
-    uint32_t *const numbers[] = {&hp->n_vocab,   &hp->n_embd, &hp->n_ff, &hp->n_head,
-                                 &hp->n_head_kv, &hp->d_head, &hp->n_rot};
+    uint32_t *const numbers[] = {&hp->n_vocab, &hp->n_embd,    &hp->n_ff,
+                                 &hp->n_head,  &hp->n_head_kv, &hp->d_head,
+                                 &hp->n_rot,   &hp->n_expert,  &hp->n_expert_used};
     float *const floats[] = {&hp->rms_eps,        &hp->attn_scale,  &hp->embd_scale,
                              &hp->residual_scale, &hp->logit_scale, &hp->attn_softcap,
                              &hp->logit_softcap};

@@ -183,6 +183,11 @@ static void test_load_gives_hparams_and_digest(void **state) {
         call;                                                                                      \
     }
 KEYS(keys_experts, gguf_write_u32(w, "llama.expert_count", 8))
+KEYS(keys_shared, gguf_write_u32(w, "llama.expert_shared_count", 1))
+KEYS(keys_many_used, gguf_write_u32(w, "llama.expert_count", 8);
+     gguf_write_u32(w, "llama.expert_used_count", 9))
+KEYS(keys_two_experts, gguf_write_u32(w, "llama.expert_count", 2);
+     gguf_write_u32(w, "llama.expert_used_count", 1))
 KEYS(keys_no_experts, gguf_write_u32(w, "llama.expert_count", 0))
 KEYS(keys_pattern,
      gguf_write_i32_array(w, "llama.attention.sliding_window_pattern", (int[]){1, 0, 1}, 3))
@@ -209,7 +214,9 @@ static void test_keys_without_implementation_refused_by_name(void **state) {
         const char *drop, *words;
         int want;
     } cases[] = {
-        {keys_experts, NULL, "llama.expert_count", ERR_UNSUPPORTED},
+        {keys_experts, NULL, "llama.expert_used_count", ERR_INVALID},
+        {keys_shared, NULL, "llama.expert_shared_count", ERR_UNSUPPORTED},
+        {keys_many_used, NULL, "llama.expert_used_count", ERR_INVALID},
         {keys_pattern, NULL, "llama.attention.sliding_window_pattern", ERR_INVALID},
         {keys_softcap, NULL, "llama.final_logit_softcapping", ERR_UNSUPPORTED},
         {keys_dynamic, NULL, "'dynamic'", ERR_UNSUPPORTED},
@@ -292,6 +299,22 @@ static void test_tensors_that_do_not_fit_refused_by_name(void **state) {
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         refused(f, &cases[i].e, cases[i].want, cases[i].words);
+}
+
+/* A file with experts' keys wants experts' tensors, of three dimensions, and a float router. */
+static void test_expert_tensors_that_do_not_fit_refused_by_name(void **state) {
+    struct fixture *f = *state;
+    struct edit e = {.add_keys = keys_two_experts};
+    refused(f, &e, ERR_INVALID, "'blk.0.ffn_gate_inp.weight' is missing");
+    e.put_tensor = "blk.0.ffn_gate_inp.weight";
+    e.put_type = QUANT_Q8_0;
+    e.put_ne[0] = 64;
+    e.put_ne[1] = 2;
+    refused(f, &e, ERR_UNSUPPORTED, "'blk.0.ffn_gate_inp.weight': a router's weights");
+    e.put_type = QUANT_F32;
+    refused(f, &e, ERR_INVALID, "'blk.0.ffn_gate_exps.weight' is missing");
+    e.add_keys = NULL;
+    refused(f, &e, ERR_UNSUPPORTED, "'blk.0.ffn_gate_inp.weight' is not used");
 }
 
 static void test_file_changed_notices_touch_and_removal(void **state) {
@@ -483,6 +506,8 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_keys_that_are_off_or_linear_accepted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_windows_order_the_ranges, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_expert_tensors_that_do_not_fit_refused_by_name, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_tensors_that_do_not_fit_refused_by_name, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_file_changed_notices_touch_and_removal, setup,
