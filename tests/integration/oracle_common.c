@@ -17,7 +17,7 @@
 
 /* Process state of a test program: the arguments, and the copies made so far. */
 static struct {
-    const char *golden, *mkmodel, *model;
+    const char *golden, *mkmodel, *model, *gemma;
     char dir[64];
     bool made[3];
 } env;
@@ -28,6 +28,7 @@ void oracle_init(int argc, char **argv) {
     env.golden = argc > 1 ? argv[1] : "tests/golden/numbers";
     env.mkmodel = argc > 2 ? argv[2] : NULL;
     env.model = getenv("INCIPIT_TEST_MODEL");
+    env.gemma = getenv("INCIPIT_TEST_GEMMA");
     if (!env.model || !*env.model)
         fprintf(stderr, "INCIPIT_TEST_MODEL is not set: tests on the real model are skipped\n");
 }
@@ -68,7 +69,7 @@ static uint8_t *read_all(const char *path, size_t *ret_len) {
 }
 
 static size_t record_bytes(const struct oracle_ref *r) {
-    return 8 + 4 * (size_t)r->n_top;
+    return 8 + (r->id_bytes + 2) * (size_t)r->n_top;
 }
 
 void oracle_ref_load(struct oracle_ref *ret, const char *name) {
@@ -76,16 +77,20 @@ void oracle_ref_load(struct oracle_ref *ret, const char *name) {
     struct oracle_ref r = {.bytes = read_all(oracle_path(name), &len)};
     struct wire_cur c = wire_cur_read(r.bytes, len);
     assert_memory_equal(wire_cur_bytes(&c, 4), "INCR", 4);
-    assert_int_equal(wire_cur_u32(&c), 1);
+    const uint32_t version = wire_cur_u32(&c);
+    assert_true(version == 1 || version == 2);
+    r.id_bytes = 2 * version;
     r.n_tok = wire_cur_u32(&c);
     r.n_top = wire_cur_u32(&c);
     r.n_vocab = wire_cur_u32(&c);
-    wire_cur_skip(&c, 12);
+    r.stride = wire_cur_u32(&c);
+    r.stride = MAX(r.stride, 1u); /* a macro: reads twice what it is given */
+    wire_cur_skip(&c, 8);
     r.tok = calloc(r.n_tok, sizeof(*r.tok));
     assert_non_null(r.tok);
     for (uint32_t i = 0; i < r.n_tok; i++)
         r.tok[i] = (int32_t)wire_cur_u32(&c);
-    wire_cur_skip(&c, (r.n_tok - 1) * record_bytes(&r));
+    wire_cur_skip(&c, (r.n_tok - 2 + r.stride) / r.stride * record_bytes(&r));
     assert_int_equal(c.err, 0);
     assert_int_equal(c.off, len);
     *ret = r;
@@ -98,7 +103,8 @@ void oracle_ref_free(struct oracle_ref *r) {
 
 /* The record of pos, off bytes in. */
 static const uint8_t *at(const struct oracle_ref *r, uint32_t pos, size_t off) {
-    return r->bytes + HEADER_BYTES + 4 * (size_t)r->n_tok + pos * record_bytes(r) + off;
+    assert_int_equal(pos % r->stride, 0);
+    return r->bytes + HEADER_BYTES + 4 * (size_t)r->n_tok + pos / r->stride * record_bytes(r) + off;
 }
 
 static float f32_at(const uint8_t *p) {
@@ -118,12 +124,12 @@ float oracle_rest_lp(const struct oracle_ref *r, uint32_t pos) {
 }
 
 uint32_t oracle_id(const struct oracle_ref *r, uint32_t pos, uint32_t i) {
-    const uint8_t *p = at(r, pos, 8 + 2 * (size_t)i);
-    return (uint32_t)(p[0] | p[1] << 8);
+    struct wire_cur c = wire_cur_read(at(r, pos, 8 + r->id_bytes * (size_t)i), r->id_bytes);
+    return r->id_bytes == 2 ? wire_cur_u16(&c) : wire_cur_u32(&c);
 }
 
 double oracle_lp(const struct oracle_ref *r, uint32_t pos, uint32_t i) {
-    const uint8_t *p = at(r, pos, 8 + 2 * (size_t)r->n_top + 2 * (size_t)i);
+    const uint8_t *p = at(r, pos, 8 + r->id_bytes * (size_t)r->n_top + 2 * (size_t)i);
     return -(p[0] | p[1] << 8) / STEPS_PER_NAT;
 }
 
@@ -131,6 +137,8 @@ double oracle_lp(const struct oracle_ref *r, uint32_t pos, uint32_t i) {
 static const char *model_copy(enum oracle_copy copy) {
     if (copy == ORACLE_AS_IS)
         return env.model;
+    if (copy == ORACLE_GEMMA)
+        return env.gemma;
     if (!env.dir[0]) {
         const char *tmp = getenv("TMPDIR");
         snprintf(env.dir, sizeof(env.dir), "%.40s/oracle-XXXXXX", tmp ? tmp : "/tmp");
@@ -165,7 +173,8 @@ static void make_pages(struct oracle_run *r, uint32_t n_pages, enum kv_dtype kv)
 bool oracle_run_open(struct oracle_run *r, enum oracle_copy copy, enum kv_dtype kv,
                      uint32_t max_rows, uint32_t max_ctx) {
     *r = (struct oracle_run){0};
-    if (!env.model || !*env.model)
+    const char *needed = copy == ORACLE_GEMMA ? env.gemma : env.model;
+    if (!needed || !*needed)
         return false;
     struct errbuf eb = {""};
     const struct kern_ops *ops = kernels_pick(NULL, &eb);

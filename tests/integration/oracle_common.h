@@ -18,6 +18,8 @@ const char *oracle_path(const char *name);
 struct oracle_ref {
     uint8_t *bytes; /* the whole file, checked */
     uint32_t n_tok, n_top, n_vocab;
+    uint32_t stride; /* positions that are no multiple of it have no record */
+    uint32_t id_bytes;
     int32_t *tok; /* [n_tok] */
 };
 void oracle_ref_load(struct oracle_ref *ret, const char *name);
@@ -28,7 +30,8 @@ float oracle_rest_lp(const struct oracle_ref *r, uint32_t pos);
 uint32_t oracle_id(const struct oracle_ref *r, uint32_t pos, uint32_t i);
 double oracle_lp(const struct oracle_ref *r, uint32_t pos, uint32_t i);
 
-enum oracle_copy { ORACLE_AS_IS, ORACLE_F32, ORACLE_F16 };
+/* ORACLE_GEMMA: another model, the one that INCIPIT_TEST_GEMMA names. */
+enum oracle_copy { ORACLE_AS_IS, ORACLE_F32, ORACLE_F16, ORACLE_GEMMA };
 
 #define ORACLE_BLOCK_TOK 32
 
