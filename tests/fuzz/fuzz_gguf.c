@@ -1,4 +1,6 @@
-/* fuzz_gguf.c - the GGUF loader and vocabulary reader on any bytes: an error or a checked file. */
+/* fuzz_gguf.c - the GGUF loader, vocabulary reader and packer of weights on any bytes: an error or a checked
+ * file. */
+#include "worker/kernels/matmul.h"
 #include "worker/model/gguf.h"
 #include "worker/model/gguf_vocab.h"
 
@@ -20,6 +22,22 @@ static uint64_t touch_kv(const struct gguf_kv *kv) {
     return sum;
 }
 
+/* Any bytes are weights of their type, or refused for a scale. */
+static void take_weights(const struct gguf_tensor *t, const uint8_t *bytes) {
+    const struct quant_type *q = quant_type_find(t->type);
+    struct packed_mat *m;
+    float row[512];
+    if (!q || t->n_elem == 0 || t->n_elem > 1u << 16)
+        return;
+    if (t->ne[0] <= ARRAY_LEN(row))
+        quant_dequant(q, row, bytes, (size_t)t->ne[0]);
+    const struct packed_src src = {
+        t->type, (uint32_t)(t->n_elem / t->ne[0]), (uint32_t)t->ne[0], bytes, t->bytes, false,
+        NULL};
+    if (packed_mat_new(&m, &src, NULL) == 0)
+        packed_mat_free(m);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct errbuf eb;
     struct gguf *g;
@@ -32,6 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
         for (size_t k = 0; k < t->bytes; k++)
             sink += data[t->off + k];
+        take_weights(t, data + t->off);
     }
     __asm__ volatile("" : : "r"(sink)); /* the reads may not be optimised away */
     struct gguf_vocab v;

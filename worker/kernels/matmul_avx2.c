@@ -67,15 +67,15 @@ void avx2_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, ui
 
 /* --- quantised weights -------------------------------------------------------------------------- */
 
-/* Where a tile finds a panel's weights: few rows (of records one) in the packed panel itself, whose form
+/* Where a tile finds a panel's weights: few rows in the packed panel itself, whose form
  * this is then (each weight is used once, memory is what they wait for); more rows in this thread's expanded
  * copy. */
 #define EXPANDED (-1)
 #define IS_RECORD(from) ((from) >= PACK_Q2_K)
 /* Forms whose blocks are scaled by halves while they are summed. */
 #define IS_SCALED(from) ((from) == PACK_Q2_K || (from) == PACK_Q3_K || (from) == PACK_Q6_K)
-/* Bytes from what one row reads of a record to what is fetched meanwhile. */
-#define RECORD_AHEAD 2048
+/* Bytes from what is read of a record to what is fetched meanwhile. */
+#define RECORD_AHEAD 8192
 
 struct tile {
     const uint8_t *panel;
@@ -524,20 +524,34 @@ DIRECT_LEGACY(S, 2, PACK_U8)
 DIRECT_LEGACY(S, 3, PACK_U8)
 DIRECT_LEGACY(S, 4, PACK_U8)
 
-/* One row over records. */
-#define DIRECT_RECORD(form, call)                                                                  \
-    static void form##_row(const struct tile *t, bool has_min) {                                   \
+/* Over records. */
+#define DIRECT_U(N, form)                                                                          \
+    static void form##_direct_##N(const struct tile *t, bool has_min) {                            \
         (void)has_min;                                                                             \
-        call;                                                                                      \
+        U_tile_##N(t, 0, true, form);                                                              \
     }
-DIRECT_RECORD(PACK_Q2_K, W_tile_1(t, 0, true, false, true, PACK_Q2_K))
-DIRECT_RECORD(PACK_Q3_K, W_tile_1(t, 0, true, false, false, PACK_Q3_K))
-DIRECT_RECORD(PACK_Q4_K, U_tile_1(t, 0, true, PACK_Q4_K))
-DIRECT_RECORD(PACK_Q5_K, W_tile_1(t, 0, false, true, false, PACK_Q5_K))
-DIRECT_RECORD(PACK_Q6_K, W_tile_1(t, 0, true, false, false, PACK_Q6_K))
-DIRECT_RECORD(PACK_IQ4_NL, S_tile_1(t, 0, false, PACK_IQ4_NL))
-DIRECT_RECORD(PACK_IQ4_XS, S_tile_1(t, 0, false, PACK_IQ4_XS))
-DIRECT_RECORD(PACK_MXFP4, W_tile_1(t, 0, false, false, false, PACK_MXFP4))
+#define DIRECT_S(N, form)                                                                          \
+    static void form##_direct_##N(const struct tile *t, bool has_min) {                            \
+        (void)has_min;                                                                             \
+        S_tile_##N(t, 0, false, form);                                                             \
+    }
+#define DIRECT_W(N, form)                                                                          \
+    static void form##_direct_##N(const struct tile *t, bool has_min) {                            \
+        (void)has_min;                                                                             \
+        W_tile_##N(t, 0, IS_SCALED(form), form == PACK_Q5_K, form == PACK_Q2_K, form);             \
+    }
+#define DIRECT_4(KIND, form)                                                                       \
+    DIRECT_##KIND(1, form) DIRECT_##KIND(2, form) DIRECT_##KIND(3, form) DIRECT_##KIND(4, form)
+DIRECT_4(U, PACK_Q4_K)
+DIRECT_U(5, PACK_Q4_K)
+DIRECT_U(6, PACK_Q4_K)
+DIRECT_4(W, PACK_Q2_K)
+DIRECT_4(W, PACK_Q3_K)
+DIRECT_4(W, PACK_Q5_K)
+DIRECT_4(W, PACK_Q6_K)
+DIRECT_4(S, PACK_IQ4_NL)
+DIRECT_4(S, PACK_IQ4_XS)
+DIRECT_4(W, PACK_MXFP4)
 
 /* More rows than fit at once are cut as evenly as possible, so that the smallest parts do not arise. */
 #define EXPANDED_ROWS(KIND, N)                                                                     \
@@ -548,7 +562,6 @@ DIRECT_RECORD(PACK_MXFP4, W_tile_1(t, 0, false, false, false, PACK_MXFP4))
         else                                                                                       \
             KIND##_tile_##N(t, first, false, EXPANDED);                                            \
     }
-EXPANDED_ROWS(U, 2)
 EXPANDED_ROWS(U, 3)
 EXPANDED_ROWS(U, 4)
 EXPANDED_ROWS(U, 5)
@@ -577,26 +590,26 @@ EXPANDED_WIDE(4)
 #define S_MAX 4
 #define W_MAX 4
 struct rows_fns {
-    uint32_t max, max_direct;
+    uint32_t max;
     void (*direct[U_MAX + 1])(const struct tile *t, bool has_min); /* by number of rows */
     void (*expanded[U_MAX + 1])(const struct tile *t, uint32_t first, const struct packed_mat *w);
 };
 #define U_ROWS                                                                                     \
-    { NULL, NULL, U_rows_2, U_rows_3, U_rows_4, U_rows_5, U_rows_6 }
+    { NULL, NULL, NULL, U_rows_3, U_rows_4, U_rows_5, U_rows_6 }
 #define S_ROWS                                                                                     \
     { NULL, NULL, S_rows_2, S_rows_3, S_rows_4 }
 #define W_ROWS                                                                                     \
     { NULL, NULL, W_rows_2, W_rows_3, W_rows_4 }
-#define RECORD_FNS(form, KIND) [form] = {KIND##_MAX, 1, {NULL, form##_row}, KIND##_ROWS}
+#define DIRECT_ROWS(form) NULL, form##_direct_1, form##_direct_2, form##_direct_3, form##_direct_4
+#define RECORD_FNS(form, KIND) [form] = {KIND##_MAX, {DIRECT_ROWS(form)}, KIND##_ROWS}
 static const struct rows_fns fns_of[] = {
     [PACK_NIB] = {U_MAX,
-                  U_MAX,
                   {NULL, U_direct_1, U_direct_2, U_direct_3, U_direct_4, U_direct_5, U_direct_6},
                   U_ROWS},
-    [PACK_U8] = {S_MAX, S_MAX, {NULL, S_direct_1, S_direct_2, S_direct_3, S_direct_4}, S_ROWS},
+    [PACK_U8] = {S_MAX, {NULL, S_direct_1, S_direct_2, S_direct_3, S_direct_4}, S_ROWS},
     RECORD_FNS(PACK_Q2_K, W),
     RECORD_FNS(PACK_Q3_K, W),
-    RECORD_FNS(PACK_Q4_K, U),
+    [PACK_Q4_K] = {U_MAX, {DIRECT_ROWS(PACK_Q4_K), PACK_Q4_K_direct_5, PACK_Q4_K_direct_6}, U_ROWS},
     RECORD_FNS(PACK_Q5_K, W),
     RECORD_FNS(PACK_Q6_K, W),
     RECORD_FNS(PACK_IQ4_NL, S),
@@ -671,14 +684,6 @@ static void expand_panel(const struct tile *t, const struct packed_mat *w, uint8
     }
 }
 
-static void store_rows(const struct mat_args *a, uint32_t panel, uint32_t first_row, uint32_t rows,
-                       const float *out) {
-    uint32_t o0 = panel * KERN_LANES, n = MIN(KERN_LANES, a->w->n_out - o0);
-    for (uint32_t r = 0; r < rows; r++)
-        memcpy(a->y + (size_t)(first_row + r) * a->y_stride + o0, out + r * KERN_LANES,
-               n * sizeof *out);
-}
-
 /* Of kind S values are signed, so their offset is taken out here; of the others by the activations. */
 static __m256i table_of(const struct packed_mat *w) {
     const __m256i offset = _mm256_set1_epi8((char)w->type->offset);
@@ -711,7 +716,7 @@ static void panel_direct(const struct mat_args *a, const struct rows_fns *fns, u
     t.act = a->act;
     t.act_rows = rows;
     fns->direct[rows](&t, a->w->type->has_min);
-    store_rows(a, p, 0, rows, out);
+    avx2_store_rows(a, p, 0, rows, out);
 }
 
 /* A tile's rows in parts as even as possible. */
@@ -727,14 +732,14 @@ static void expanded_tile(const struct mat_args *a, const struct rows_fns *fns, 
     for (uint32_t r = 0, n; parts; parts--, r += n) {
         n = (at.rows - r + parts - 1) / parts;
         fns->expanded[n](&t, r, a->w);
-        store_rows(a, p, at.first_row + r, n, out);
+        avx2_store_rows(a, p, at.first_row + r, n, out);
     }
 }
 
 void avx2_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
     const struct rows_fns *fns = &fns_of[a->w->type->form];
     for (uint32_t p = begin; p < end; p++) {
-        if (a->tiles.n_rows <= fns->max_direct) {
+        if (a->tiles.n_rows <= fns->max) {
             panel_direct(a, fns, p);
             continue;
         }
@@ -742,124 +747,5 @@ void avx2_mat_quant(const struct mat_args *a, uint32_t begin, uint32_t end) {
         expand_panel(&t, a->w, a->panel_scratch);
         for (uint32_t i = 0; i < a->tiles.n_tiles; i++)
             expanded_tile(a, fns, p, act_tile_at(a, i));
-    }
-}
-
-/* --- float weights ------------------------------------------------------------------------------- */
-
-ALWAYS_INLINE __m256 load_weights(const uint8_t *p, size_t i, const enum pack_form form) {
-    if (form == PACK_F32)
-        return _mm256_loadu_ps((const float *)(const void *)(p + 4 * i));
-    __m128i half = _mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i));
-    if (form == PACK_F16)
-        return _mm256_cvtph_ps(half);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
-}
-
-struct ftile {
-    const uint8_t *panel;
-    const float *x; /* [k][x_rows], from the first of these rows on */
-    uint32_t x_rows, n_in;
-    size_t panel_bytes;
-    float *out; /* [rows][16] */
-};
-
-#define F_ZERO(i) __m256 lo##i = _mm256_setzero_ps(), hi##i = _mm256_setzero_ps();
-#define F_FMA(i)                                                                                   \
-    {                                                                                              \
-        __m256 xr = _mm256_broadcast_ss(x + (i));                                                  \
-        lo##i = _mm256_fmadd_ps(w0, xr, lo##i);                                                    \
-        hi##i = _mm256_fmadd_ps(w1, xr, hi##i);                                                    \
-    }
-#define F_STORE(i)                                                                                 \
-    _mm256_storeu_ps(t->out + (i)*16, lo##i);                                                      \
-    _mm256_storeu_ps(t->out + (i)*16 + 8, hi##i);
-
-#define DEFINE_FTILE(N)                                                                            \
-    ALWAYS_INLINE void ftile_##N(const struct ftile *t, const enum pack_form form) {               \
-        const float *x = t->x;                                                                     \
-        ROWS_##N(F_ZERO) for (size_t k = 0; k < t->n_in; k++, x += t->x_rows) {                    \
-            __m256 w0 = load_weights(t->panel, k * 16, form);                                      \
-            __m256 w1 = load_weights(t->panel, k * 16 + 8, form);                                  \
-            ROWS_##N(F_FMA)                                                                        \
-        }                                                                                          \
-        ROWS_##N(F_STORE)                                                                          \
-    }                                                                                              \
-    static void frows_##N(const struct ftile *t, enum pack_form form) {                            \
-        if (form == PACK_F32)                                                                      \
-            ftile_##N(t, PACK_F32);                                                                \
-        else if (form == PACK_F16)                                                                 \
-            ftile_##N(t, PACK_F16);                                                                \
-        else                                                                                       \
-            ftile_##N(t, PACK_BF16);                                                               \
-    }
-
-DEFINE_FTILE(1)
-DEFINE_FTILE(2)
-DEFINE_FTILE(3)
-DEFINE_FTILE(4)
-DEFINE_FTILE(5)
-DEFINE_FTILE(6)
-
-typedef void (*frows_fn)(const struct ftile *t, enum pack_form form);
-static const frows_fn frows_fns[7] = {NULL, frows_1, frows_2, frows_3, frows_4, frows_5, frows_6};
-
-/* One row: four panels side by side hide the latency of the chains. */
-#define V_ZERO(i) __m256 lo##i = _mm256_setzero_ps(), hi##i = _mm256_setzero_ps();
-#define V_FMA(i)                                                                                   \
-    lo##i = _mm256_fmadd_ps(load_weights(t->panel + (i)*t->panel_bytes, k * 16, form), xk, lo##i); \
-    hi##i =                                                                                        \
-        _mm256_fmadd_ps(load_weights(t->panel + (i)*t->panel_bytes, k * 16 + 8, form), xk, hi##i);
-
-ALWAYS_INLINE void fvec4(const struct ftile *t, const enum pack_form form) {
-    ROWS_4(V_ZERO)
-    for (size_t k = 0; k < t->n_in; k++) {
-        __m256 xk = _mm256_broadcast_ss(t->x + k);
-        ROWS_4(V_FMA)
-    }
-    ROWS_4(F_STORE)
-}
-
-static void fpanels_one_row(const struct mat_args *a, uint32_t p) {
-    float out[4 * KERN_LANES];
-    struct ftile t = {.panel = packed_panel(a->w, p),
-                      .x = act_f32_tile_at(a, 0),
-                      .n_in = a->w->n_in,
-                      .panel_bytes = a->w->panel_bytes,
-                      .out = out};
-    enum pack_form form = a->w->type->form;
-    if (form == PACK_F32)
-        fvec4(&t, PACK_F32);
-    else if (form == PACK_F16)
-        fvec4(&t, PACK_F16);
-    else
-        fvec4(&t, PACK_BF16);
-    for (uint32_t i = 0; i < 4; i++)
-        store_rows(a, p + i, 0, 1, out + i * KERN_LANES);
-}
-
-static void fpanel(const struct mat_args *a, uint32_t p) {
-    float out[6 * KERN_LANES];
-    for (uint32_t i = 0; i < a->tiles.n_tiles; i++) {
-        uint32_t rows = row_tile_rows(&a->tiles, i), first = row_tile_first(&a->tiles, i);
-        struct ftile t = {
-            .panel = packed_panel(a->w, p), .x_rows = rows, .n_in = a->w->n_in, .out = out};
-        for (uint32_t r = 0, n; r < rows; r += n) {
-            n = MIN(6, rows - r);
-            t.x = act_f32_tile_at(a, i) + r;
-            frows_fns[n](&t, a->w->type->form);
-            store_rows(a, p, first + r, n, out);
-        }
-    }
-}
-
-void avx2_mat_float(const struct mat_args *a, uint32_t begin, uint32_t end) {
-    for (uint32_t p = begin; p < end;) {
-        if (a->tiles.n_rows == 1 && end - p >= 4) {
-            fpanels_one_row(a, p);
-            p += 4;
-        } else {
-            fpanel(a, p++);
-        }
     }
 }

@@ -38,7 +38,7 @@ static inline __mmask16 avx512_panel_mask(const struct packed_mat *w, uint32_t p
     return (__mmask16)((1u << n) - 1);
 }
 
-/* matmul_avx512_tile.c: all row tiles, of two rows and more, over the panel p that is expanded in
+/* matmul_avx512_tile.c: all row tiles of more than 8 rows over the panel p that is expanded in
  * a->panel_scratch: a block's 512 bytes of u8, then three vectors of scales. */
 enum tile_kind {
     TILE_PLAIN,    /* dw, -dw * KERN_MAGIC */

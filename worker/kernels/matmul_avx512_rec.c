@@ -1,6 +1,6 @@
 /* matmul_avx512_rec.c - panels of records (matmul.h): K-quants, IQ4, MXFP4.
  *
- * One row unpacks in registers as it goes along the stream; more rows expand the panel once into L1 for the
+ * A few rows unpack in registers as they go along the stream; more rows expand the panel once into L1 for the
  * tiles of matmul_avx512_tile.c. Q2_K's quants become u * sc, at most 45, by a look-up, so that a block has
  * one sum. */
 #include "worker/kernels/matmul_avx512.h"
@@ -8,7 +8,7 @@
 #include "common/check.h"
 
 /* Bytes from what one row reads to what is fetched into L2 meanwhile. */
-#define AHEAD 4096
+#define AHEAD 16384
 
 /* --- quants -------------------------------------------------------------------------------------- */
 
@@ -129,17 +129,22 @@ ALWAYS_INLINE size_t form_vectors(const enum pack_form form) {
                                : 4;
 }
 
-/* --- one row ------------------------------------------------------------------------------------- */
+/* --- few rows ------------------------------------------------------------------------------------ */
 
 ALWAYS_INLINE __m512 bcast(const uint8_t *p) {
     return _mm512_set1_ps(*(const float *)(const void *)p);
 }
 
-/* A block's integer sums, which started with the activations' words, into the float sum. */
+ALWAYS_INLINE __m512i bcast_i(const uint8_t *p) {
+    return _mm512_set1_epi32(*(const int32_t *)(const void *)p);
+}
+
+/* A block's integer sums, which started with the activations' words, into the float sum; rows: the distance
+ * of one kind of words from the next. */
 ALWAYS_INLINE __m512 add_block(__m512 acc, __m512i d0, __m512i d1, const struct scales *s,
-                               const uint8_t *act, const enum pack_form form) {
+                               const uint8_t *words, size_t rows, const enum pack_form form) {
     const __m512 magic = _mm512_set1_ps(KERN_MAGIC), minus_magic = _mm512_set1_ps(-KERN_MAGIC);
-    const __m512 da = bcast(act + 36);
+    const __m512 da = bcast(words + rows * 4);
     if (form == PACK_Q3_K || form == PACK_Q6_K) {
         __m512 f0 = _mm512_mul_ps(_mm512_sub_ps(_mm512_castsi512_ps(d0), magic), s->sc0);
         __m512 f1 = _mm512_sub_ps(_mm512_castsi512_ps(d1), magic);
@@ -148,43 +153,65 @@ ALWAYS_INLINE __m512 add_block(__m512 acc, __m512i d0, __m512i d1, const struct 
     __m512 t = _mm512_fmadd_ps(_mm512_castsi512_ps(d0), s->dw, _mm512_mul_ps(s->dw, minus_magic));
     acc = _mm512_fmadd_ps(t, da, acc);
     if (form == PACK_Q4_K || form == PACK_Q5_K)
-        acc = _mm512_fmadd_ps(s->mw, bcast(act + 40), acc);
+        acc = _mm512_fmadd_ps(s->mw, bcast(words + rows * 8), acc);
     if (form == PACK_Q2_K) {
-        __m512i m = _mm512_madd_epi16(s->mins, _mm512_castps_si512(bcast(act + 44)));
+        __m512i m = _mm512_madd_epi16(s->mins, bcast_i(words + rows * 12));
         acc = _mm512_fmadd_ps(_mm512_mul_ps(s->mw, _mm512_cvtepi32_ps(m)), da, acc);
     }
     return acc;
 }
 
-ALWAYS_INLINE void one_row(const struct mat_args *a, uint32_t p, const enum pack_form form) {
-    const struct packed_mat *w = a->w;
-    const uint8_t *rec = packed_panel(w, p), *end = rec + w->panel_bytes, *act = a->act;
-    const size_t n_vec = form_vectors(form), sub_bytes = packed_sub_bytes(form);
-    const bool halves = form == PACK_Q3_K || form == PACK_Q6_K;
-    struct scales s;
-    open_scales(&s, w);
-    __m512 acc = _mm512_setzero_ps();
-    for (; rec < end; rec += w->rec_bytes) {
-        const uint8_t *v = rec, *d = rec + w->d_off, *sub = rec + w->sub_off;
-        for (size_t j = 0; j < w->rec_blocks; j++, v += n_vec * 64, act += ACT_ROW_BYTES) {
-            __m512i d0 = _mm512_set1_epi32(*(const int32_t *)(const void *)(act + 32));
-            __m512i d1 = _mm512_set1_epi32(*(const int32_t *)(const void *)(act + 40));
-            load_scales(&s, d, sub, j, form);
-            _mm_prefetch((const char *)sub + j * MAX(sub_bytes, 32) + AHEAD, _MM_HINT_T1);
-            _Pragma("GCC unroll 6") for (size_t i = 0; i < n_vec; i++)
-                _mm_prefetch((const char *)v + i * 64 + AHEAD, _MM_HINT_T1);
-            _Pragma("GCC unroll 8") for (unsigned g = 0; g < 8; g++) {
-                __m512i u = quants(v, g, &s, form);
-                if (halves && g >= 4)
-                    DOT_BCAST(d1, u, act + g * 4);
-                else
-                    DOT_BCAST(d0, u, act + g * 4);
-            }
-            acc = add_block(acc, d0, d1, &s, act, form);
-        }
+#define R_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
+#define R_INIT(i)                                                                                  \
+    __m512i d##i = bcast_i(words + (i)*4);                                                         \
+    __m512i e##i = bcast_i(words + R * 8 + (i)*4);
+#define R_DOT(i)                                                                                   \
+    if (halves && g >= 4)                                                                          \
+        DOT_BCAST(e##i, u, act + (i)*32 + g * 4);                                                  \
+    else                                                                                           \
+        DOT_BCAST(d##i, u, act + (i)*32 + g * 4);
+#define R_ADD(i) acc##i = add_block(acc##i, d##i, e##i, &s, words + (i)*4, R, form);
+#define R_STORE(i) _mm512_mask_storeu_ps(y + (i)*a->y_stride, mask, acc##i);
+
+#define DEFINE_ROWS(N)                                                                             \
+    ALWAYS_INLINE void rows_##N(const struct mat_args *a, uint32_t p, const enum pack_form form) { \
+        enum { R = N };                                                                            \
+        const struct packed_mat *w = a->w;                                                         \
+        const uint8_t *rec = packed_panel(w, p), *end = rec + w->panel_bytes, *act = a->act;       \
+        const size_t n_vec = form_vectors(form), sub_bytes = packed_sub_bytes(form);               \
+        const bool halves = form == PACK_Q3_K || form == PACK_Q6_K;                                \
+        struct scales s;                                                                           \
+        open_scales(&s, w);                                                                        \
+        ROWS_##N(R_ZERO) for (; rec < end; rec += w->rec_bytes) {                                  \
+            const uint8_t *v = rec, *d = rec + w->d_off, *sub = rec + w->sub_off;                  \
+            for (size_t j = 0; j < w->rec_blocks; j++) {                                           \
+                const uint8_t *words = act + R * KERN_QBLOCK;                                      \
+                ROWS_##N(R_INIT) load_scales(&s, d, sub, j, form);                                 \
+                _mm_prefetch((const char *)sub + j * MAX(sub_bytes, 32) + AHEAD, _MM_HINT_T1);     \
+                _Pragma("GCC unroll 6") for (size_t i = 0; i < n_vec; i++)                         \
+                    _mm_prefetch((const char *)v + i * 64 + AHEAD, _MM_HINT_T1);                   \
+                _Pragma("GCC unroll 8") for (unsigned g = 0; g < 8; g++) {                         \
+                    __m512i u = quants(v, g, &s, form);                                            \
+                    ROWS_##N(R_DOT)                                                                \
+                }                                                                                  \
+                ROWS_##N(R_ADD) v += n_vec * 64;                                                   \
+                act += R * ACT_ROW_BYTES;                                                          \
+            }                                                                                      \
+        }                                                                                          \
+        float *y = a->y + p * KERN_LANES;                                                          \
+        const __mmask16 mask = avx512_panel_mask(w, p);                                            \
+        ROWS_##N(R_STORE)                                                                          \
     }
-    _mm512_mask_storeu_ps(a->y + p * KERN_LANES, avx512_panel_mask(w, p), acc);
-}
+
+#define FEW_ROWS 8
+DEFINE_ROWS(1)
+DEFINE_ROWS(2)
+DEFINE_ROWS(3)
+DEFINE_ROWS(4)
+DEFINE_ROWS(5)
+DEFINE_ROWS(6)
+DEFINE_ROWS(7)
+DEFINE_ROWS(8)
 
 /* --- more rows ----------------------------------------------------------------------------------- */
 
@@ -221,14 +248,27 @@ ALWAYS_INLINE void expand(const struct mat_args *a, uint32_t p, const enum pack_
     }
 }
 
+#define DEFINE_FEW(N, form)                                                                        \
+    static void rows_##N##_##form(const struct mat_args *a, uint32_t p) {                          \
+        rows_##N(a, p, PACK_##form);                                                               \
+    }
 #define DEFINE_FORM(form)                                                                          \
-    static void one_row_##form(const struct mat_args *a, uint32_t p) {                             \
-        one_row(a, p, PACK_##form);                                                                \
-    }                                                                                              \
+    DEFINE_FEW(1, form)                                                                            \
+    DEFINE_FEW(2, form)                                                                            \
+    DEFINE_FEW(3, form)                                                                            \
+    DEFINE_FEW(4, form)                                                                            \
+    DEFINE_FEW(5, form)                                                                            \
+    DEFINE_FEW(6, form)                                                                            \
+    DEFINE_FEW(7, form)                                                                            \
+    DEFINE_FEW(8, form)                                                                            \
     static void expand_##form(const struct mat_args *a, uint32_t p) {                              \
         expand(a, p, PACK_##form);                                                                 \
     }
-#define FORM_ROW(form, kind) [PACK_##form - PACK_Q2_K] = {one_row_##form, expand_##form, kind}
+#define FORM_ROW(form, kind)                                                                       \
+    [PACK_##form - PACK_Q2_K] = {{rows_1_##form, rows_2_##form, rows_3_##form, rows_4_##form,      \
+                                  rows_5_##form, rows_6_##form, rows_7_##form, rows_8_##form},     \
+                                 expand_##form,                                                    \
+                                 kind}
 
 DEFINE_FORM(Q2_K)
 DEFINE_FORM(Q3_K)
@@ -240,7 +280,7 @@ DEFINE_FORM(IQ4_XS)
 DEFINE_FORM(MXFP4)
 
 static const struct {
-    void (*one_row)(const struct mat_args *a, uint32_t p);
+    void (*few[FEW_ROWS])(const struct mat_args *a, uint32_t p);
     void (*expand)(const struct mat_args *a, uint32_t p);
     enum tile_kind kind;
 } forms[] = {
@@ -253,8 +293,8 @@ void avx512_mat_records(const struct mat_args *a, uint32_t begin, uint32_t end) 
     const unsigned f = a->w->type->form - PACK_Q2_K;
     DCHECK(f < ARRAY_LEN(forms));
     for (uint32_t p = begin; p < end; p++) {
-        if (a->tiles.n_rows == 1) {
-            forms[f].one_row(a, p);
+        if (a->tiles.n_rows <= FEW_ROWS) {
+            forms[f].few[a->tiles.n_rows - 1](a, p);
         } else {
             forms[f].expand(a, p);
             avx512_expanded_panel(a, p, forms[f].kind);

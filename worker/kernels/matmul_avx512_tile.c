@@ -114,11 +114,6 @@ struct tile {
 #define TILE_ROW(N)                                                                                \
     { tile_plain_##N, tile_min_##N, tile_half_min_##N, tile_halves_##N }
 
-DEFINE_TILE(2)
-DEFINE_TILE(3)
-DEFINE_TILE(4)
-DEFINE_TILE(5)
-DEFINE_TILE(6)
 DEFINE_TILE(7)
 DEFINE_TILE(8)
 DEFINE_TILE(9)
@@ -128,10 +123,12 @@ DEFINE_TILE(12)
 DEFINE_TILE(13)
 DEFINE_TILE(14)
 
+/* More than 8 rows are a tile of more or, cut as evenly as possible, tiles of 7 and more. */
+#define TILES_FROM 7
 typedef void (*tile_fn)(const struct tile *t);
-static const tile_fn tiles[KERN_TILE_ROWS - 1][N_TILE_KINDS] = {
-    TILE_ROW(2), TILE_ROW(3),  TILE_ROW(4),  TILE_ROW(5),  TILE_ROW(6),  TILE_ROW(7),  TILE_ROW(8),
-    TILE_ROW(9), TILE_ROW(10), TILE_ROW(11), TILE_ROW(12), TILE_ROW(13), TILE_ROW(14),
+static const tile_fn tiles[KERN_TILE_ROWS - TILES_FROM + 1][N_TILE_KINDS] = {
+    TILE_ROW(7),  TILE_ROW(8),  TILE_ROW(9),  TILE_ROW(10),
+    TILE_ROW(11), TILE_ROW(12), TILE_ROW(13), TILE_ROW(14),
 };
 
 void avx512_expanded_panel(const struct mat_args *a, uint32_t p, enum tile_kind kind) {
@@ -145,6 +142,6 @@ void avx512_expanded_panel(const struct mat_args *a, uint32_t p, enum tile_kind 
         struct act_tile at = act_tile_at(a, i);
         t.act = at.p;
         t.y = a->y + (size_t)at.first_row * a->y_stride + p * KERN_LANES;
-        tiles[at.rows - 2][kind](&t);
+        tiles[at.rows - TILES_FROM][kind](&t);
     }
 }

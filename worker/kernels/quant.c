@@ -143,11 +143,29 @@ static const uint8_t iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
 /* 0 1 2 3 4 6 8 12 and their negatives, plus 12. */
 static const uint8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-static void read_nibbles(struct quant_unit *ret, const uint8_t *p) {
-    for (int i = 0; i < 16; i++) {
-        ret->u[i] = p[i] & 15;
-        ret->u[i + 16] = p[i] >> 4;
+/* Bits of n bytes, from place `from` on as mask says, to place `to` of u, eight bytes at a time: a model has
+ * billions of them. */
+static void add_bits(uint8_t *u, const uint8_t *p, size_t n, unsigned from, unsigned mask,
+                     unsigned to) {
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t src, dst;
+        memcpy(&src, p + i, 8);
+        memcpy(&dst, u + i, 8);
+        dst |= (src >> from & mask * 0x0101010101010101u) << to;
+        memcpy(u + i, &dst, 8);
     }
+}
+
+static void read_nibbles(struct quant_unit *ret, const uint8_t *p) {
+    memset(ret->u, 0, sizeof ret->u);
+    add_bits(ret->u, p, 16, 0, 15, 0);
+    add_bits(ret->u + 16, p, 16, 4, 15, 0);
+}
+
+/* The same bits of 32 bytes. */
+static void read_bits(struct quant_unit *ret, const uint8_t *p, unsigned from, unsigned mask) {
+    memset(ret->u, 0, sizeof ret->u);
+    add_bits(ret->u, p, 32, from, mask, 0);
 }
 
 static void iq4_nl_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
@@ -189,38 +207,32 @@ static void read_scale_min(struct quant_unit *ret, const uint8_t *s, uint32_t i)
 static void q4_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
     read_d(ret, p, true);
     read_scale_min(ret, p + 4, i);
-    for (uint32_t k = 0; k < 32; k++)
-        ret->u[k] = p[16 + i / 2 * 32 + k] >> (4 * (i % 2)) & 15;
+    read_bits(ret, p + 16 + i / 2 * 32, 4 * (i % 2), 15);
 }
 
 /* As Q4_K with 32 bytes of fifth bits before the nibbles: bit i of byte k is unit i's. */
 static void q5_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
     read_d(ret, p, true);
     read_scale_min(ret, p + 4, i);
-    for (uint32_t k = 0; k < 32; k++) {
-        int low = p[48 + i / 2 * 32 + k] >> (4 * (i % 2)) & 15;
-        ret->u[k] = (uint8_t)(low | (p[16 + k] >> i & 1) << 4);
-    }
+    read_bits(ret, p + 48 + i / 2 * 32, 4 * (i % 2), 15);
+    add_bits(ret->u, p + 16, 32, i, 1, 4);
 }
 
 /* 128 bytes of low nibbles, 64 of high pairs, 16 scales, f16 d: model-facts.md's order of each 128. */
 static void q6_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
-    const uint8_t *low = p + i / 4 * 64 + i % 2 * 32, *high = p + 128 + i / 4 * 32;
     read_d(ret, p + 208, false);
-    for (uint32_t k = 0; k < 32; k++) {
-        int nibble = low[k] >> (i % 4 < 2 ? 0 : 4) & 15;
-        ret->u[k] = (uint8_t)(nibble | (high[k] >> (2 * (i % 4)) & 3) << 4);
-    }
+    read_bits(ret, p + i / 4 * 64 + i % 2 * 32, i % 4 < 2 ? 0 : 4, 15);
+    add_bits(ret->u, p + 128 + i / 4 * 32, 32, 2 * (i % 4), 3, 4);
     for (uint32_t h = 0; h < 2; h++)
         ret->sc[h] = (int8_t)p[192 + 2 * i + h];
 }
 
 /* 32 bytes of third bits (bit i of byte k is unit i's), 64 of low pairs, 12 of 6-bit scales, f16 d. */
 static void q3_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
-    const uint8_t *low = p + 32 + i / 4 * 32, *s = p + 96;
+    const uint8_t *s = p + 96;
     read_d(ret, p + 108, false);
-    for (uint32_t k = 0; k < 32; k++)
-        ret->u[k] = (uint8_t)((low[k] >> (2 * (i % 4)) & 3) | (p[k] >> i & 1) << 2);
+    read_bits(ret, p + 32 + i / 4 * 32, 2 * (i % 4), 3);
+    add_bits(ret->u, p, 32, i, 1, 2);
     for (uint32_t h = 0; h < 2; h++) {
         uint32_t j = 2 * i + h;
         int nibble = s[j % 8] >> (4 * (j / 8)) & 15, top = s[8 + j % 4] >> (2 * (j / 4)) & 3;
@@ -231,8 +243,7 @@ static void q3_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
 /* 16 bytes: low nibble a scale, high nibble a min; 64 of pairs; f16 d, dmin. */
 static void q2_k_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
     read_d(ret, p + 80, true);
-    for (uint32_t k = 0; k < 32; k++)
-        ret->u[k] = p[16 + i / 4 * 32 + k] >> (2 * (i % 4)) & 3;
+    read_bits(ret, p + 16 + i / 4 * 32, 2 * (i % 4), 3);
     for (uint32_t h = 0; h < 2; h++) {
         ret->sc[h] = p[2 * i + h] & 15;
         ret->m[h] = p[2 * i + h] >> 4;

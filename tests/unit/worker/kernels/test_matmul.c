@@ -196,10 +196,10 @@ static void test_whole_number_activations_lose_nothing(void **state) {
 /* Q, K, V of different types and sizes in one call equal three calls; strides are respected. */
 static void test_several_outs_equal_single_calls(void **state) {
     struct fixture *f = *state;
-    enum { N_IN = 256, ROWS = 20, STRIDE = 80, N = 7 };
-    static const uint32_t dtypes[N] = {QUANT_Q4_0, QUANT_Q8_0, QUANT_F16, QUANT_Q4_1,
-                                       QUANT_Q4_0, QUANT_Q6_K, QUANT_Q4_K};
-    static const uint32_t n_outs[N] = {70, 17, 33, 48, 1, 20, 31};
+    enum { N_IN = 256, ROWS = 20, STRIDE = 80, N = 8 };
+    static const uint32_t dtypes[N] = {QUANT_Q2_K, QUANT_Q4_0, QUANT_Q8_0, QUANT_F16,
+                                       QUANT_Q4_1, QUANT_Q4_0, QUANT_Q6_K, QUANT_Q4_K};
+    static const uint32_t n_outs[N] = {40, 70, 17, 33, 48, 1, 20, 31};
     struct packed_mat *m[N];
     uint8_t *w[N];
     float *y[N];
