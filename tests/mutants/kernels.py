@@ -31,5 +31,4 @@ mutant("avx512-q2_k-min-without-its-scale", "worker/kernels/matmul_avx512_tile.c
        "minus = minus_magic;", AVX512)
 mutant("avx512-next-record-by-quants-alone", "worker/kernels/packed_mat.c", "m->rec_bytes = round_up(m->sub_off + m->rec_blocks * packed_sub_bytes(t->form));",
        "m->rec_bytes = round_up(m->sub_off);", SCALAR + " " + AVX2)
-mutant("q3_k-encoder-keeps-the-sign-of-its-scales", "tools/dev/quant_encode.c", "const unsigned sc = (unsigned)(p.sc[j] + 32);",
-       "const unsigned sc = (unsigned)(p.sc[j] + 31);", ENCODE)
+mutant("q3_k-encoder-misplaces-high-bits", "tools/dev/quant_encode.c", "sc >> 4 << (2 * (j / 4))", "sc >> 4 << (2 * (j % 4))", ENCODE)
