@@ -44,6 +44,7 @@ static const struct arch_case {
     {.name = "phi3-short", .arch = "phi3", .rope = TINY_ROPE_LONG, .max_ctx = 1024},
     {.name = "granite", .arch = "granite"},
     {.name = "granitemoe", .arch = "granitemoe"},
+    {.name = "gpt-oss", .arch = "gpt-oss", .rope = TINY_ROPE_YARN},
     {.name = "olmo2", .arch = "olmo2"},
 };
 

@@ -67,6 +67,12 @@ mutant("tie-of-experts-to-the-last", "worker/kernels/experts.c", "(logits[a] == 
        "(logits[a] == logits[b] && a > b)", "unit/worker/kernels/experts")
 mutant("expert-weights-not-normed", "worker/kernels/experts.c", "p[i] * r}", "p[i]}",
        "unit/worker/kernels/experts integration/oracle_archs")
+mutant("sinks-left-out", "worker/model/forward.c", "f->shape.sinks = l->sinks;", "f->shape.sinks = NULL;",
+       "integration/oracle_archs")
+mutant("yarn-always-at-whole-pairs", "worker/kernels/rope.c", "if (!c->yarn_between) {", "if (c->n_rot) {",
+       "integration/oracle_archs unit/worker/model/model_graph")
+mutant("expert-bias-of-the-first", "worker/model/forward_experts.c", "table + id * n", "table + 0 * id * n",
+       "integration/oracle_archs")
 mutant("ctime-of-the-model-ignored", "worker/model/gguf_file.c", " && a->ctime_ns == b->ctime_ns &&", " &&",
        "unit/worker/model/weights unit/worker/model/model_digest integration/worker_program")
 mutant("parts-of-a-split-model-not-watched", "worker/model/gguf_file.c",

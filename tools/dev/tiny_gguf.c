@@ -141,7 +141,7 @@ static void write_rope(struct gguf_write *w, const struct tiny_spec *s, struct k
     static const char *const names[] = {
         [TINY_ROPE_LINEAR] = "linear", [TINY_ROPE_YARN] = "yarn", [TINY_ROPE_LONG] = "longrope"};
     gguf_write_u32(w, key(k, "rope.dimension_count"), n_rot(s));
-    gguf_write_f32(w, key(k, "rope.freq_base"), s->arch->local_rope_base ? 1e6f : 10000.0f);
+    gguf_write_f32(w, key(k, "rope.freq_base"), s->arch->local_rope_base > 0 ? 1e6f : 10000.0f);
     if (s->rope == TINY_ROPE_PLAIN)
         return;
     gguf_write_str(w, key(k, "rope.scaling.type"), names[s->rope]);
@@ -172,7 +172,7 @@ static void write_hparams(struct gguf_write *w, const struct tiny_spec *s) {
     }
     if (s->window)
         gguf_write_u32(w, key(&k, "attention.sliding_window"), s->window);
-    if (s->arch->attn_softcap) { /* near enough to bend what random weights give */
+    if (s->arch->attn_softcap > 0) { /* near enough to bend what random weights give */
         gguf_write_f32(w, key(&k, "attn_logit_softcapping"), 2);
         gguf_write_f32(w, key(&k, "final_logit_softcapping"), 5);
     }
@@ -275,16 +275,30 @@ static void attention_tensors(struct tiny_walk *k, uint32_t i) {
         norm(k, i, "attn_q_norm", per_head ? s->d_head : n_q);
         norm(k, i, "attn_k_norm", per_head ? s->d_head : n_kv);
     }
+    if (s->arch->sinks)
+        norm(k, i, "attn_sinks", s->n_head);
     layer_matrix(k, i, "attn_output", n_q, s->n_embd, s->arch->biases & BIAS_OUT);
 }
 
 static void expert_tensors(struct tiny_walk *k, uint32_t i) {
     const struct tiny_spec *s = k->s;
+    const struct {
+        const char *name;
+        uint32_t n_in, n_out;
+    } kinds[3] = {{"ffn_gate_exps", s->n_embd, s->n_ff},
+                  {"ffn_up_exps", s->n_embd, s->n_ff},
+                  {"ffn_down_exps", s->n_ff, s->n_embd}};
+    const bool bias = s->arch->biases & BIAS_EXPERTS;
     char full[64];
     matrix(k, layer_name(full, i, "ffn_gate_inp", "weight"), QUANT_F32, s->n_embd, s->n_expert);
-    matrices(k, layer_name(full, i, "ffn_gate_exps", "weight"), s->n_embd, s->n_ff);
-    matrices(k, layer_name(full, i, "ffn_up_exps", "weight"), s->n_embd, s->n_ff);
-    matrices(k, layer_name(full, i, "ffn_down_exps", "weight"), s->n_ff, s->n_embd);
+    if (bias)
+        tensor(k, layer_name(full, i, "ffn_gate_inp", "bias"), QUANT_F32, s->n_expert, 1, 0, 0.5f);
+    for (size_t j = 0; j < ARRAY_LEN(kinds); j++) {
+        matrices(k, layer_name(full, i, kinds[j].name, "weight"), kinds[j].n_in, kinds[j].n_out);
+        if (bias)
+            tensor(k, layer_name(full, i, kinds[j].name, "bias"), QUANT_F32, kinds[j].n_out,
+                   s->n_expert, 0, 0.5f);
+    }
 }
 
 static void feed_forward_tensors(struct tiny_walk *k, uint32_t i) {
@@ -304,7 +318,7 @@ static void layer_tensors(struct tiny_walk *k, uint32_t i) {
     if (s->arch->norms & NORM_POST)
         norm(k, i, "post_attention_norm", s->n_embd);
     if (s->arch->norms & NORM_PRE)
-        norm(k, i, "ffn_norm", s->n_embd);
+        norm(k, i, s->arch->ffn_norm ? s->arch->ffn_norm : "ffn_norm", s->n_embd);
     if (s->n_expert)
         expert_tensors(k, i);
     else

@@ -195,6 +195,9 @@ void ref_mat_float(const struct mat_args *a, uint32_t begin, uint32_t end);
 /* exp, x / (1 + exp(-2t)) of gelu_tanh and c * tanh(x / c) as the contract defines them; kernels_ref.c. */
 float kern_ref_exp(float x);
 float kern_ref_gelu(float x);
+float kern_ref_swiglu_oai(float gate, float up);
+#define KERN_OAI_LIMIT 7.0f
+#define KERN_OAI_ALPHA 1.702f
 float kern_ref_softcap(float x, float c);
 
 /* tanh's polynomial below KERN_TANH_SMALL, and gelu_tanh's constants. */

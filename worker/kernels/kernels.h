@@ -21,6 +21,7 @@
  *                  polynomial in kernels_ref.c, times 2^n.
  *   silu_mul       y = (g / (1 + exp(-g))) * u.
  *   gelu_mul       t = .79788456 * fma((.044715 * g) * g, g, g); y = (g / (1 + exp(-2 * t))) * u.
+ *   swiglu_oai     g = min(g, 7), u = min(max(u, -7), 7); y = (g / (1 + exp(-(1.702 * g)))) * (u + 1).
  *   softcap        c * tanh(x / c), with a = |x / c|: below 2^-4 fma(a * a^2, p, a), p = fma(a^2,
  *                  fma(a^2, -17/315, 2/15), -1/3); else 1 - 2 / (exp(2 * a) + 1); the sign of x.
  *   scale          y = y * c.
@@ -89,6 +90,8 @@ struct kern_ops {
     void (*silu_mul)(float *y, const float *gate, const float *up, size_t n);
     /* y[i] = gelu_tanh(gate[i]) * up[i]. y may be gate or up. */
     void (*gelu_mul)(float *y, const float *gate, const float *up, size_t n);
+    /* y[i] = swiglu_oai(gate[i], up[i]), gpt-oss's. y may be gate or up. */
+    void (*swiglu_oai)(float *y, const float *gate, const float *up, size_t n);
     /* y[i] = c * tanh(y[i] / c); c > 0. */
     void (*softcap)(float *y, size_t n, float c);
     /* y[i] *= c. */
@@ -117,7 +120,8 @@ struct rope_cfg {
     float magnitude;           /* of cos and sin; 0: 1 */
     uint32_t yarn_orig_ctx;    /* trained context: freq_scale is YaRN's; 0: of every pair */
     float beta_fast,
-        beta_slow; /* YaRN: turns within it above which nothing, below which all is scaled */
+        beta_slow;     /* YaRN: turns within it above which nothing, below which all is scaled */
+    bool yarn_between; /* its ramp begins and ends between pairs; else at whole ones */
 };
 struct rope; /* opaque, read-only after rope_new() */
 int rope_new(struct rope **ret, const struct rope_cfg *cfg, struct errbuf *eb);

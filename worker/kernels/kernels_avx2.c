@@ -116,6 +116,24 @@ static void avx2_silu_mul(float *y, const float *gate, const float *up, size_t n
         y[i] = (gate[i] / (1.0f + kern_ref_exp(-gate[i]))) * up[i];
 }
 
+/* min and max give their second operand when one is a NaN. */
+ALWAYS_INLINE __m256 swiglu_oai8(__m256 g, __m256 u) {
+    const __m256 limit = _mm256_set1_ps(KERN_OAI_LIMIT), one = _mm256_set1_ps(1.0f);
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    g = _mm256_min_ps(limit, g);
+    u = _mm256_max_ps(_mm256_xor_ps(limit, sign), _mm256_min_ps(limit, u));
+    __m256 e = exp8(_mm256_xor_ps(_mm256_mul_ps(_mm256_set1_ps(KERN_OAI_ALPHA), g), sign));
+    return _mm256_mul_ps(_mm256_div_ps(g, _mm256_add_ps(one, e)), _mm256_add_ps(u, one));
+}
+
+static void avx2_swiglu_oai(float *y, const float *gate, const float *up, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, swiglu_oai8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+    for (; i < n; i++)
+        y[i] = kern_ref_swiglu_oai(gate[i], up[i]);
+}
+
 ALWAYS_INLINE __m256 gelu8(__m256 x) {
     __m256 in = _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(KERN_GELU_IN), x), x);
     __m256 t = _mm256_mul_ps(_mm256_set1_ps(KERN_GELU_OUT), _mm256_fmadd_ps(in, x, x));
@@ -375,6 +393,7 @@ const struct kern_ops kern_ops_avx2 = {
     .rope_neox = avx2_rope_neox,
     .silu_mul = avx2_silu_mul,
     .gelu_mul = avx2_gelu_mul,
+    .swiglu_oai = avx2_swiglu_oai,
     .softcap = avx2_softcap,
     .scale = avx2_scale,
     .add = avx2_add,

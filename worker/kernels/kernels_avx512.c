@@ -99,6 +99,21 @@ static void avx512_silu_mul(float *y, const float *gate, const float *up, size_t
     }
 }
 
+/* min and max give their second operand when one is a NaN. */
+static void avx512_swiglu_oai(float *y, const float *gate, const float *up, size_t n) {
+    const __m512 limit = _mm512_set1_ps(KERN_OAI_LIMIT), one = _mm512_set1_ps(1.0f);
+    const __m512 sign = _mm512_set1_ps(-0.0f), alpha = _mm512_set1_ps(KERN_OAI_ALPHA);
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        __m512 g = _mm512_min_ps(limit, _mm512_maskz_loadu_ps(m, gate + i));
+        __m512 u = _mm512_min_ps(limit, _mm512_maskz_loadu_ps(m, up + i));
+        u = _mm512_max_ps(_mm512_xor_ps(limit, sign), u);
+        __m512 e = exp16(_mm512_xor_ps(_mm512_mul_ps(alpha, g), sign));
+        __m512 v = _mm512_div_ps(g, _mm512_add_ps(one, e));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_add_ps(u, one)));
+    }
+}
+
 ALWAYS_INLINE __m512 gelu16(__m512 x) {
     __m512 in = _mm512_mul_ps(_mm512_mul_ps(_mm512_set1_ps(KERN_GELU_IN), x), x);
     __m512 t = _mm512_mul_ps(_mm512_set1_ps(KERN_GELU_OUT), _mm512_fmadd_ps(in, x, x));
@@ -376,6 +391,7 @@ const struct kern_ops kern_ops_avx512 = {
     .rope_neox = avx512_rope_neox,
     .silu_mul = avx512_silu_mul,
     .gelu_mul = avx512_gelu_mul,
+    .swiglu_oai = avx512_swiglu_oai,
     .softcap = avx512_softcap,
     .scale = avx512_scale,
     .add = avx512_add,

@@ -115,6 +115,18 @@ float kern_ref_softcap(float x, float c) {
     return c * ref_tanh(x / c);
 }
 
+/* A NaN is below no limit. */
+float kern_ref_swiglu_oai(float g, float u) {
+    g = g > KERN_OAI_LIMIT ? KERN_OAI_LIMIT : g;
+    u = u > KERN_OAI_LIMIT ? KERN_OAI_LIMIT : u < -KERN_OAI_LIMIT ? -KERN_OAI_LIMIT : u;
+    return (g / (1.0f + kern_ref_exp(-(KERN_OAI_ALPHA * g)))) * (u + 1.0f);
+}
+
+static void ref_swiglu_oai(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = kern_ref_swiglu_oai(gate[i], up[i]);
+}
+
 static void ref_gelu_mul(float *y, const float *gate, const float *up, size_t n) {
     for (size_t i = 0; i < n; i++)
         y[i] = kern_ref_gelu(gate[i]) * up[i];
@@ -224,6 +236,7 @@ const struct kern_ops kern_ops_ref = {
     .rope_neox = ref_rope_neox,
     .silu_mul = ref_silu_mul,
     .gelu_mul = ref_gelu_mul,
+    .swiglu_oai = ref_swiglu_oai,
     .softcap = ref_softcap,
     .scale = ref_scale,
     .add = ref_add,

@@ -92,8 +92,11 @@ static double clamped(double x, double least, double most) {
 static void apply_yarn(struct rope *r, const struct rope_cfg *c) {
     const double most = (double)c->n_rot - 1.0, scale = (double)c->freq_scale;
     const double slow = clamped(yarn_pair(c, (double)c->beta_slow), 0.0, most);
-    const double low = (double)(int64_t)clamped(yarn_pair(c, (double)c->beta_fast), 0.0, most);
-    const double high = (double)(int64_t)slow + ((double)(int64_t)slow < slow ? 1.0 : 0.0);
+    double low = clamped(yarn_pair(c, (double)c->beta_fast), 0.0, most), high = slow;
+    if (!c->yarn_between) {
+        low = (double)(int64_t)low;
+        high = (double)(int64_t)slow + ((double)(int64_t)slow < slow ? 1.0 : 0.0);
+    }
     const double width = high - low > 1e-3 ? high - low : 1e-3;
     for (uint32_t i = 0; i < c->n_rot / 2; i++) {
         double ramp = clamped(((double)i - low) / width, 0.0, 1.0); /* 1: scaled */

@@ -12,7 +12,7 @@
 #include "worker/model/weights.h"
 
 /* Biases of products. */
-enum { BIAS_QKV = 1, BIAS_OUT = 2, BIAS_FFN = 4 };
+enum { BIAS_QKV = 1, BIAS_OUT = 2, BIAS_FFN = 4, BIAS_EXPERTS = 8 /* and the router */ };
 
 /* Groups of optional keys; a key of a group that a row does not read may only be absent or zero. */
 enum {
@@ -24,14 +24,17 @@ enum {
 };
 
 struct model_arch {
-    const char *name; /* general.architecture, and the prefix of its keys */
-    bool rope_neox;   /* pairs (i, i + n_rot/2); else adjacent pairs */
-    bool rope_part;   /* rope.dimension_count may be less than a head */
-    bool fused;       /* attn_qkv: q, k, v; ffn_up: gate, up */
-    bool experts;     /* there must be some */
-    bool embd_sqrt;   /* embedding rows are multiplied by sqrt(n_embd) */
+    const char *name;  /* general.architecture, and the prefix of its keys */
+    bool rope_neox;    /* pairs (i, i + n_rot/2); else adjacent pairs */
+    bool rope_part;    /* rope.dimension_count may be less than a head */
+    bool fused;        /* attn_qkv: q, k, v; ffn_up: gate, up */
+    bool experts;      /* there must be some */
+    bool sinks;        /* attn_sinks */
+    bool yarn_between; /* rope_cfg */
+    bool embd_sqrt;    /* embedding rows are multiplied by sqrt(n_embd) */
     enum model_act act;
-    uint8_t norms; /* NORM_PRE, NORM_POST */
+    uint8_t norms;        /* NORM_PRE, NORM_POST */
+    const char *ffn_norm; /* name of the feed-forward's; NULL: ffn_norm */
     enum model_qk_norm qk_norm;
     uint8_t biases, maybe_biases; /* BIAS_*: there must be, there may be */
     uint8_t keys;                 /* KEYS_* */

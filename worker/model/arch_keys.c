@@ -123,6 +123,7 @@ static int read_rope_factor(struct reader *r, float *ret) {
 static int read_yarn(struct reader *r, struct model_hparams *hp, struct model_rope *rope) {
     float ext = 1;
     rope->yarn_orig_ctx = hp->n_ctx;
+    rope->yarn_between = r->arch->yarn_between;
     rope->beta_fast = 32;
     rope->beta_slow = 1;
     int rv = read_size(r, "rope.scaling.original_context_length", 1u << 24, &rope->yarn_orig_ctx);
@@ -192,7 +193,7 @@ static int read_rope(struct reader *r, struct model_hparams *hp, uint32_t max_ct
                        hp->n_rot, hp->d_head,
                        r->arch->rope_part ? "an even part of a head is" : "whole heads are");
     rv = read_rope_scaling(r, hp, max_ctx);
-    if (rv < 0 || !(r->arch->keys & KEYS_WINDOW) || !r->arch->local_rope_base)
+    if (rv < 0 || !(r->arch->keys & KEYS_WINDOW) || r->arch->local_rope_base == 0)
         return rv;
     hp->n_rope = 2;
     hp->rope[1] = (struct model_rope){.base = r->arch->local_rope_base, .scale = 1, .magnitude = 1};
@@ -363,6 +364,7 @@ static void take_row(const struct model_arch *a, struct model_hparams *hp) {
     hp->act = a->act;
     hp->norms = a->norms;
     hp->qk_norm = a->qk_norm;
+    hp->sinks = a->sinks;
 }
 
 static int read_experts(struct reader *r, struct model_hparams *hp) {

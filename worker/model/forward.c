@@ -310,22 +310,30 @@ static void finish_store_rows(void *arg, size_t begin, size_t end, unsigned thre
     }
 }
 
+/* Products of a feed-forward, their biases NULL or there. */
+struct act_job {
+    struct fwd *f;
+    const float *gate_bias, *up_bias;
+};
+
 static void activation_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     (void)thread;
-    const struct layer_job *job = arg;
+    const struct act_job *job = arg;
     struct fwd *f = job->f;
     const struct kern_ops *ops = f->cfg.ops;
-    const float *const *bias = job->layer->gate_up_bias;
     const size_t n = f->m->hp.n_ff;
-    void (*const act)(float *, const float *, const float *, size_t) =
-        f->m->hp.act == ACT_GELU_TANH ? ops->gelu_mul : ops->silu_mul;
+    void (*const acts[])(float *, const float *, const float *, size_t) = {
+        [ACT_SILU] = ops->silu_mul,
+        [ACT_GELU_TANH] = ops->gelu_mul,
+        [ACT_SWIGLU_OAI] = ops->swiglu_oai,
+    };
     for (size_t r = begin; r < end; r++) {
         float *gate = fwd_row(f->gate, r, n), *up = fwd_row(f->up, r, n);
-        if (bias[0])
-            ops->add(gate, bias[0], n);
-        if (bias[1])
-            ops->add(up, bias[1], n);
-        act(gate, gate, up, n);
+        if (job->gate_bias)
+            ops->add(gate, job->gate_bias, n);
+        if (job->up_bias)
+            ops->add(up, job->up_bias, n);
+        acts[f->m->hp.act](gate, gate, up, n);
     }
 }
 
@@ -337,8 +345,8 @@ static void for_rows(struct fwd *f, kern_fn fn, void *arg) {
     fwd_for_rows(f, f->n_rows, fn, arg);
 }
 
-void fwd_activate(struct fwd *f, const struct model_layer *l, uint32_t n) {
-    struct layer_job job = {.f = f, .layer = l};
+void fwd_activate(struct fwd *f, const float *gate_bias, const float *up_bias, uint32_t n) {
+    struct act_job job = {f, gate_bias, up_bias};
     fwd_for_rows(f, n, activation_rows, &job);
 }
 
@@ -448,7 +456,7 @@ static void feed_forward(struct fwd *f, const struct model_layer *l) {
     }
     struct matmul_out gate_up[] = {{l->gate_up[0], f->gate, n_ff}, {l->gate_up[1], f->up, n_ff}};
     product(f, from, n_embd, gate_up, 2);
-    fwd_activate(f, l, f->n_rows);
+    fwd_activate(f, l->gate_up_bias[0], l->gate_up_bias[1], f->n_rows);
     struct matmul_out down[] = {{l->w_down, f->proj, n_embd}};
     product(f, f->gate, n_ff, down, 1);
 }
@@ -475,6 +483,7 @@ static void layers(struct fwd *f) {
         f->shape.v_off = f->layout.layer[i].v;
         f->shape.v_scale_off = f->layout.layer[i].v_scale;
         f->shape.window = f->m->hp.layer[i].window;
+        f->shape.sinks = l->sinks;
         end_feed_forward(f, last, l->attn_norm);
         attention_block(f, i);
         end_attention(f, l);

@@ -25,6 +25,12 @@ struct expert_job {
     const float *from;
     const uint32_t *row;
     const float *weight;
+    const float *bias; /* of its output, or NULL */
+};
+
+struct router_job {
+    struct fwd *f;
+    const float *bias;
 };
 
 int fwd_experts_new(struct fwd *f) {
@@ -74,11 +80,15 @@ size_t fwd_experts_bytes(const struct fwd_experts *e) {
 
 static void choose_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     (void)thread;
-    struct fwd *f = arg;
+    const struct router_job *job = arg;
+    struct fwd *f = job->f;
     struct fwd_experts *e = f->experts;
     const struct model_hparams *hp = &f->m->hp;
     for (size_t r = begin; r < end; r++) {
-        if (!experts_choose(e->logits + r * hp->n_expert, hp->n_expert, hp->n_expert_used,
+        float *logits = fwd_row(e->logits, r, hp->n_expert);
+        if (job->bias)
+            f->cfg.ops->add(logits, job->bias, hp->n_expert);
+        if (!experts_choose(logits, hp->n_expert, hp->n_expert_used,
                             e->chosen + r * hp->n_expert_used))
             fwd_set_failed(f, &f->runs[f->row_run[r]]);
         memset(fwd_row(f->proj, r, hp->n_embd), 0, hp->n_embd * sizeof(float));
@@ -118,16 +128,25 @@ static void add_rows(void *arg, size_t begin, size_t end, unsigned thread) {
     const struct expert_job *job = arg;
     struct fwd *f = job->f;
     const size_t n = f->m->hp.n_embd;
-    for (size_t i = begin; i < end; i++)
-        f->cfg.ops->add_scaled(fwd_row(f->proj, job->row[i], n), f->experts->y + i * n,
-                               job->weight[i], n);
+    for (size_t i = begin; i < end; i++) {
+        float *y = fwd_row(f->experts->y, i, n);
+        if (job->bias)
+            f->cfg.ops->add(y, job->bias, n);
+        f->cfg.ops->add_scaled(fwd_row(f->proj, job->row[i], n), y, job->weight[i], n);
+    }
+}
+
+/* Row id of a table of rows, NULL without one. */
+static const float *bias_of(const float *table, uint32_t id, size_t n) {
+    return table ? table + id * n : NULL;
 }
 
 static void run_expert(struct fwd *f, const struct model_layer *l, uint32_t id, const float *from) {
     struct fwd_experts *e = f->experts;
     const struct model_hparams *hp = &f->m->hp;
     const uint32_t at = e->first[id], n = e->first[id + 1] - at, k = hp->n_expert;
-    struct expert_job job = {f, from, e->row + at, e->weight + at};
+    struct expert_job job = {f, from, e->row + at, e->weight + at,
+                             bias_of(l->expert_bias[2], id, hp->n_embd)};
     struct fwd_rows rows = {.n = n, .pos = e->pos + at};
     if (n == 0)
         return;
@@ -137,7 +156,8 @@ static void run_expert(struct fwd *f, const struct model_layer *l, uint32_t id, 
     struct matmul_out gate_up[] = {{l->experts[id], f->gate, hp->n_ff},
                                    {l->experts[k + id], f->up, hp->n_ff}};
     fwd_product(f, &rows, e->x, hp->n_embd, gate_up, 2);
-    fwd_activate(f, l, n);
+    fwd_activate(f, bias_of(l->expert_bias[0], id, hp->n_ff),
+                 bias_of(l->expert_bias[1], id, hp->n_ff), n);
     struct matmul_out down[] = {{l->experts[2 * k + id], e->y, hp->n_embd}};
     fwd_product(f, &rows, f->gate, hp->n_ff, down, 1);
     fwd_for_rows(f, n, add_rows, &job);
@@ -148,7 +168,8 @@ void fwd_experts_run(struct fwd *f, const struct model_layer *l, const float *fr
     const struct fwd_rows exact = {.n = f->n_rows}; /* the router is no product of OpenBLAS's */
     struct matmul_out router[] = {{l->router, f->experts->logits, hp->n_expert}};
     fwd_product(f, &exact, from, hp->n_embd, router, 1);
-    fwd_for_rows(f, f->n_rows, choose_rows, f);
+    struct router_job job = {f, l->router_bias};
+    fwd_for_rows(f, f->n_rows, choose_rows, &job);
     group_rows(f);
     for (uint32_t i = 0; i < hp->n_expert; i++)
         run_expert(f, l, i, from);

@@ -65,8 +65,8 @@ void fwd_for_rows(struct fwd *f, uint32_t n, kern_fn fn, void *arg);
 /* One input buffer into up to three outputs. */
 void fwd_product(struct fwd *f, const struct fwd_rows *rows, const float *x, size_t n_in,
                  struct matmul_out *outs, size_t n_outs);
-/* gate = act(gate) * up of the first n rows, the layer's biases before it. */
-void fwd_activate(struct fwd *f, const struct model_layer *l, uint32_t n);
+/* gate = act(gate, up) of the first n rows; a bias may be NULL. */
+void fwd_activate(struct fwd *f, const float *gate_bias, const float *up_bias, uint32_t n);
 
 int fwd_experts_new(struct fwd *f);           /* ERR_NOMEM; nothing for a model without experts */
 void fwd_experts_free(struct fwd_experts *e); /* NULL is a no-op */

@@ -32,7 +32,8 @@ static void add_windows(struct strbuf *out, const struct model *m) {
     strbuf_addf(out, "\n");
 }
 
-static const char *const act_names[] = {[ACT_SILU] = "silu", [ACT_GELU_TANH] = "gelu_tanh"};
+static const char *const act_names[] = {
+    [ACT_SILU] = "silu", [ACT_GELU_TANH] = "gelu_tanh", [ACT_SWIGLU_OAI] = "swiglu_oai"};
 static const char *const norm_places[] = {
     [NORM_PRE] = "pre", [NORM_POST] = "post", [NORM_PRE | NORM_POST] = "both"};
 
@@ -42,7 +43,7 @@ void model_graph_text(const struct model *m, struct strbuf *out) {
     const struct model_hparams *hp = &m->hp;
     strbuf_addf(out, "activation=%s\n", act_names[hp->act]);
     add_f32(out, "attn_scale", hp->attn_scale);
-    add_layers(out, "attn_sink", m, 0);
+    add_layers(out, "attn_sink", m, hp->sinks);
     add_f32(out, "attn_softcap", hp->attn_softcap);
     add_layers(out, "d_head", m, hp->d_head);
     add_f32(out, "embd_scale", hp->embd_scale);

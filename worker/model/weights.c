@@ -22,7 +22,7 @@ int kv_dtype_parse(const char *name, enum kv_dtype *ret) {
 struct want {
     char name[64];
     enum { WANT_VECTOR, WANT_MATRIX, WANT_EMBD } kind;
-    uint32_t n_in, n_out; /* of the tensor; n_out 1: a vector */
+    uint32_t n_in, n_out; /* of the tensor; n_out of a vector: how many, one behind the other */
     uint32_t n_mats;      /* its third dimension */
     bool optional, is_float;
     const float **vector;
@@ -123,6 +123,8 @@ static void want_attention(struct layer_binder *lb, struct model_layer *l) {
         layer_norm(lb, "attn_q_norm", per_head ? hp->d_head : n_q, &l->q_norm);
         layer_norm(lb, "attn_k_norm", per_head ? hp->d_head : n_kv, &l->k_norm);
     }
+    if (hp->sinks)
+        layer_norm(lb, "attn_sinks", hp->n_head, &l->sinks);
     layer_matrix(lb, "attn_output", n_q, hp->n_embd, &l->wo, BIAS_OUT, &l->wo_bias);
 }
 
@@ -138,12 +140,19 @@ static void want_experts(struct layer_binder *lb, struct model_layer *l) {
     want_matrix(lb->b, hp->n_embd, hp->n_expert, layer_name(lb, "ffn_gate_inp", "weight"),
                 &l->router)
         ->is_float = true;
+    if (lb->b->m->arch->biases & BIAS_EXPERTS)
+        (void)want_vector(lb->b, hp->n_expert, layer_name(lb, "ffn_gate_inp", "bias"),
+                          &l->router_bias);
     for (uint32_t k = 0; k < 3; k++) {
         struct want *w =
             want_matrix(lb->b, kinds[k].n_in, kinds[k].n_out,
                         layer_name(lb, kinds[k].name, "weight"), &l->experts[k * hp->n_expert]);
         w->n_mats = w->n_parts = hp->n_expert;
         w->rows[1] = w->rows[2] = kinds[k].n_out;
+        if (lb->b->m->arch->biases & BIAS_EXPERTS)
+            want_vector(lb->b, kinds[k].n_out, layer_name(lb, kinds[k].name, "bias"),
+                        &l->expert_bias[k])
+                ->n_out = hp->n_expert;
     }
 }
 
@@ -170,7 +179,8 @@ static void want_layer(struct binder *b, uint32_t i) {
     struct layer_binder lb = {.b = b, .i = i};
     if (hp->norms & NORM_PRE) {
         layer_norm(&lb, "attn_norm", hp->n_embd, &l->attn_norm);
-        layer_norm(&lb, "ffn_norm", hp->n_embd, &l->ffn_norm);
+        layer_norm(&lb, b->m->arch->ffn_norm ? b->m->arch->ffn_norm : "ffn_norm", hp->n_embd,
+                   &l->ffn_norm);
     }
     if (hp->norms & NORM_POST) {
         layer_norm(&lb, "post_attention_norm", hp->n_embd, &l->attn_post);
@@ -286,7 +296,7 @@ static int match_tensors(struct binder *b, struct errbuf *eb) {
         if (rv < 0)
             return rv;
         b->want_of[t - gguf_tensor_at(g, 0)] = w;
-        n_floats += w->kind == WANT_VECTOR ? w->n_in : 0;
+        n_floats += w->kind == WANT_VECTOR ? (size_t)w->n_in * w->n_out : 0;
     }
     b->next = b->m->vectors = alloc_array(n_floats, sizeof(*b->m->vectors));
     if (!b->next)
@@ -368,7 +378,7 @@ static int take_tensor(void *arg, size_t i, const uint8_t *bytes, struct errbuf 
     if (w->kind == WANT_VECTOR) { /* aligned, whatever the file's alignment */
         memcpy(b->next, bytes, t->bytes);
         *w->vector = b->next;
-        b->next += w->n_in;
+        b->next += t->n_elem;
         return 0;
     }
     if (w->kind == WANT_EMBD) {
@@ -400,6 +410,7 @@ static int make_ropes(struct binder *b, struct errbuf *eb) {
             .yarn_orig_ctx = r->yarn_orig_ctx,
             .beta_fast = r->beta_fast,
             .beta_slow = r->beta_slow,
+            .yarn_between = r->yarn_between,
         };
         int rv = rope_new(&b->m->rope[g], &cfg, eb);
         if (rv < 0)

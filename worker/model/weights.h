@@ -23,7 +23,7 @@ struct rope;
 /* "f16" or "f32", what attention reads; ERR_UNSUPPORTED. */
 int kv_dtype_parse(const char *name, enum kv_dtype *ret);
 
-enum model_act { ACT_SILU, ACT_GELU_TANH };
+enum model_act { ACT_SILU, ACT_GELU_TANH, ACT_SWIGLU_OAI };
 /* Where a block's norm stands: before its products, after them (before the residual addition), or both. */
 enum { NORM_PRE = 1, NORM_POST = 2 };
 /* RMS norm of q and k before RoPE: of each head, or of the whole row. */
@@ -36,6 +36,7 @@ struct model_rope {
     float magnitude;            /* of cos and sin, before YaRN's own */
     uint32_t yarn_orig_ctx;     /* 0: no YaRN */
     float beta_fast, beta_slow; /* of YaRN */
+    bool yarn_between;          /* rope_cfg */
 };
 #define MODEL_MAX_ROPES 2
 
@@ -63,7 +64,8 @@ struct model_hparams {
         uint32_t window; /* positions that a row sees, itself included; 0: all before it */
         int32_t rope;    /* its group; -1: q and k are not rotated */
     } layer[KV_MAX_RANGES];
-    bool tied; /* the head is token_embd */
+    bool sinks; /* a logit a head joins the softmax of each row */
+    bool tied;  /* the head is token_embd */
 };
 
 /* Memory of the weights as the head of the file tells it: before anything is read. */
@@ -82,6 +84,7 @@ struct model_layer {
     const float *q_norm, *k_norm;      /* [d_head] or [heads * d_head] */
     struct packed_mat *qkv[3];         /* n_embd -> n_head * d_head, n_head_kv * d_head twice */
     const float *qkv_bias[3];          /* of their outputs, like the others */
+    const float *sinks;                /* [n_head] */
     struct packed_mat *wo;             /* n_head * d_head -> n_embd */
     const float *wo_bias;
     struct packed_mat *gate_up[2]; /* n_embd -> n_ff */
@@ -90,6 +93,8 @@ struct model_layer {
     const float *w_down_bias;
     struct packed_mat *router;   /* n_embd -> n_expert, float; then instead of the three: */
     struct packed_mat **experts; /* [3][n_expert] gate, up, down of each */
+    const float *router_bias;    /* [n_expert] */
+    const float *expert_bias[3]; /* [n_expert, n_ff] twice, [n_expert, n_embd] */
 };
 
 struct model {

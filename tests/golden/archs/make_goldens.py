@@ -58,6 +58,8 @@ def phi3_long(original):
         original_max_position_embeddings=original)}
 
 
+OSS = {"post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.router", "interleaved": True}
+
 # name: (arguments of mkmodel, transformers' model, layers, head size, options, names that differ, pairs of neighbours)
 CASES = {
     "llama": (["llama"], "Llama", 2, 16, {}, {}, True),
@@ -89,6 +91,10 @@ CASES = {
         "embedding_multiplier": 3.0, "residual_multiplier": .5, "attention_multiplier": .2, "logits_scaling": 2.0,
         "num_local_experts": 6, "num_experts_per_tok": 2}, {
             "ffn_gate_inp": "block_sparse_moe.router", "experts": "block_sparse_moe.experts"}, True),
+    "gpt-oss": (["gpt-oss", "--rope", "yarn"], "GptOss", 3, 16, {
+        "rope_parameters": {**YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}, "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "num_local_experts": 6, "num_experts_per_tok": 2}, OSS, False),
     "olmo2": (["olmo2"], "Olmo2", 2, 16, {}, OLMO, False),
 }
 
@@ -110,6 +116,17 @@ def hf_state(weights, names, pairs, minus_one):
         if not name.startswith("blk."):
             continue
         _, i, key, suffix = name.split(".")
+        if key == "attn_sinks":
+            state[f"model.layers.{i}.self_attn.sinks"] = w
+            continue
+        if names.get("interleaved") and key in ("ffn_down_exps", "ffn_gate_exps"):
+            # gate and up by turns, outputs last
+            part, also = ("down_proj", w) if "down" in key else ("gate_up_proj", weights[name.replace("gate", "up")])
+            both = w if "down" in key else torch.stack([w, also], dim=2).flatten(1, 2)
+            bias = suffix == "bias"
+            state[f"model.layers.{i}.mlp.experts.{part}" + "_bias" * bias] = both if bias else both.transpose(1, 2)
+        if names.get("interleaved") and key.endswith("_exps"):
+            continue
         experts = f"model.layers.{i}.{names.get('experts', 'mlp.experts')}"
         if key == "ffn_down_exps":
             state[experts + ".down_proj"] = w

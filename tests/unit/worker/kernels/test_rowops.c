@@ -27,6 +27,9 @@ static void test_rows_of_every_length_give_the_bits_of_the_reference(void **stat
                 t[0]->gelu_mul(want, in1, in2, n);
                 t[i]->gelu_mul(got, in1, in2, n);
                 assert_same_bits(got, want, n, "gelu_mul");
+                t[0]->swiglu_oai(want, in1, in2, n);
+                t[i]->swiglu_oai(got, in1, in2, n);
+                assert_same_bits(got, want, n, "swiglu_oai");
                 for (int op = 0; op < 2; op++) { /* in place, nothing behind n */
                     memcpy(want, in1, sizeof want);
                     memcpy(got, in1, sizeof got);
@@ -188,6 +191,29 @@ static void test_softcap_over_the_whole_range_of_floats(void **state) {
                 -(1.0f - 2.0f / (kern_ref_exp(0x1p-3f) + 1.0f)));
 }
 
+static void test_swiglu_oai_clamps_and_keeps_nans(void **state) {
+    (void)state;
+    const struct kern_ops *t[2];
+    size_t n_tables = kern_tables(t);
+    const double cases[][2] = {{1, 2}, {-3, 0.5}, {7, -7}, {9, 8}, {-20, -9}, {0, 0}};
+    float g[ARRAY_LEN(cases) + 2], u[ARRAY_LEN(g)], y[ARRAY_LEN(g)];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        g[i] = (float)cases[i][0];
+        u[i] = (float)cases[i][1];
+    }
+    g[ARRAY_LEN(cases)] = u[ARRAY_LEN(cases) + 1] = NAN;
+    u[ARRAY_LEN(cases)] = g[ARRAY_LEN(cases) + 1] = 1;
+    for (size_t k = 0; k < n_tables; k++) {
+        t[k]->swiglu_oai(y, g, u, ARRAY_LEN(g));
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+            double gate = MIN(cases[i][0], 7), up = MAX(MIN(cases[i][1], 7), -7);
+            double exact = gate / (1 + exp(-1.702 * gate)) * (up + 1);
+            assert_true(fabs((double)y[i] - exact) <= 1e-6 * fabs(exact) + 1e-20);
+        }
+        assert_true(isnan(y[ARRAY_LEN(cases)]) && isnan(y[ARRAY_LEN(cases) + 1]));
+    }
+}
+
 static void test_rope_kernels_give_the_bits_of_the_reference(void **state) {
     (void)state;
     const struct kern_ops *t[2];
@@ -326,6 +352,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_exp_is_near_and_ends_where_the_contract_says),
         cmocka_unit_test(test_activations_over_the_whole_range_of_floats),
         cmocka_unit_test(test_softcap_over_the_whole_range_of_floats),
+        cmocka_unit_test(test_swiglu_oai_clamps_and_keeps_nans),
         cmocka_unit_test(test_rope_kernels_give_the_bits_of_the_reference),
         cmocka_unit_test(test_rope_angles_are_those_of_the_formula),
         cmocka_unit_test(test_rope_yarn_scales_slow_pairs_and_the_magnitude),

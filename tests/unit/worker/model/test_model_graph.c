@@ -54,7 +54,7 @@ static void test_each_hyperparameter_changes_the_digest(void **state) {
     float *const floats[] = {&hp->rms_eps,        &hp->attn_scale,  &hp->embd_scale,
                              &hp->residual_scale, &hp->logit_scale, &hp->attn_softcap,
                              &hp->logit_softcap};
-    bool *const flags[] = {&hp->rope_neox, &hp->tied};
+    bool *const flags[] = {&hp->rope_neox, &hp->tied, &hp->sinks};
     assert_int_equal(model_graph_digest(tiny.model, base), 0);
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++, *hp = was) {
         (*numbers[i])++;
@@ -125,7 +125,7 @@ static void test_each_rope_parameter_changes_the_digest(void **state) {
     (void)state;
     float factors[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     const struct rope_cfg base = {.n_rot = 16, .base = 10000, .freq_scale = 1};
-    struct rope_cfg other[7] = {base, base, base, base, base, base, base};
+    struct rope_cfg other[8] = {base, base, base, base, base, base, base, base};
     uint8_t a[DIGEST_BYTES], b[DIGEST_BYTES];
     other[0].n_rot = 14;
     other[1].base = 10001;
@@ -138,6 +138,8 @@ static void test_each_rope_parameter_changes_the_digest(void **state) {
     other[5].beta_slow = 1;
     other[6] = other[5];
     other[6].beta_slow = 2;
+    other[7] = other[5];
+    other[7].yarn_between = true;
     digest_of(&base, a);
     digest_of(&other[3], b);
     assert_memory_equal(a, b, DIGEST_BYTES); /* factors of 1: the same angles, effectively */
@@ -146,6 +148,8 @@ static void test_each_rope_parameter_changes_the_digest(void **state) {
         digest_of(&other[i], b);
         assert_memory_not_equal(a, b, DIGEST_BYTES);
     }
+    digest_of(&other[5], a);
+    assert_memory_not_equal(a, b, DIGEST_BYTES); /* of other[7] */
 }
 
 int main(int argc, char **argv) {
