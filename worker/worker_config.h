@@ -59,7 +59,8 @@
       "/healthz fails when no step ended for this long (and for ten of usual length), ms")         \
     X(put_queue_blocks, U32, 256, 0, 1u << 20, false,                                              \
       "full pages that may wait to be put; 0: nothing is put")                                     \
-    X(chat_template, ENUM, "auto", "auto|chatml|smollm2|llama-3", 0, false,                        \
+    X(chat_template, ENUM, "auto",                                                                 \
+      "auto|chatml|smollm2|llama-3|gemma-2|gemma-3|mistral|mixtral|qwen3", 0, false,               \
       "family of the chat template; auto: the file's, which must be one of them")                  \
     X(digest_cache, STR, "", 0, 4096, false,                                                       \
       "folder that remembers weight digests; empty: the user's cache folder; none: off")           \

@@ -109,7 +109,8 @@ static int load_template(struct worker_model *m, const struct worker_config *cfg
         return rv < 0 ? err_wrap(eb, rv, "--chat-template") : 0;
     }
     struct tok_str bos = tokenizer_piece(m->tok, tokenizer_bos(m->tok));
-    if (chat_template_new(&m->chat, v->chat_template.p, v->chat_template.len, bos, &why) < 0)
+    struct tok_str eos = tokenizer_piece(m->tok, tokenizer_eos(m->tok));
+    if (chat_template_new(&m->chat, v->chat_template.p, v->chat_template.len, bos, eos, &why) < 0)
         snprintf(m->chat_error, sizeof(m->chat_error),
                  "%.*s; --chat-template NAME uses a known one instead",
                  (int)sizeof(m->chat_error) - 64, why.text);

@@ -8,7 +8,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct tok_str bos = {"<s>", 3};
     struct chat_template *ct = NULL;
     struct errbuf eb = {""};
-    if (chat_template_new(&ct, (const char *)data, size, bos, &eb) < 0) {
+    if (chat_template_new(&ct, (const char *)data, size, bos, bos, &eb) < 0) {
         CHECK(eb.text[0]);
         return 0;
     }

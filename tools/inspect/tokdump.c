@@ -59,11 +59,9 @@ static int load(struct dump *d, const struct options *o, struct errbuf *eb) {
         rv = tokenizer_new(&d->tok, &d->vocab.src, eb);
     if (rv < 0 || !o->chat)
         return rv;
-    struct tok_str bos = {"", 0};
-    if (tokenizer_bos(d->tok) >= 0)
-        bos = tokenizer_piece(d->tok, tokenizer_bos(d->tok));
-    return chat_template_new(&d->chat, d->vocab.chat_template.p, d->vocab.chat_template.len, bos,
-                             eb);
+    return chat_template_new(&d->chat, d->vocab.chat_template.p, d->vocab.chat_template.len,
+                             tokenizer_piece(d->tok, tokenizer_bos(d->tok)),
+                             tokenizer_piece(d->tok, tokenizer_eos(d->tok)), eb);
 }
 
 /* The namespace as the worker itself makes it: weights, tokenizer, layout, and what this CPU computes. */

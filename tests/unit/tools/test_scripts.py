@@ -4,6 +4,9 @@ tools/dev/quiet, run with stand-ins for apt, meson and ninja.
 
     test_scripts.py SOURCE_ROOT
 """
+import http.server
+import importlib.util
+import json
 import os
 import pathlib
 import pty
@@ -14,6 +17,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -195,6 +199,49 @@ class Quiet(Tree):
                            capture_output=True, text=True, timeout=LIMIT_S)
         self.assertEqual((p.returncode, p.stdout + p.stderr), (3, ""))
         self.assertEqual(log.read_text(), "out\nerr\n")
+
+
+class Demonstration(unittest.TestCase):
+    def serve(self, chat_status, chat_body):
+        """A worker's two endpoints; returns its port."""
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                is_chat = self.path == "/v1/chat/completions"
+                self.send_response(chat_status if is_chat else 200)
+                self.end_headers()
+                event = {"choices": [{"text": " eight", "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}}
+                self.wfile.write(chat_body if is_chat else
+                                 f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode())
+                requests.append((self.path, request))
+
+            def log_message(self, *args):
+                pass
+
+        requests = []
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return server.server_port, requests
+
+    def test_a_model_without_a_template_is_asked_by_completions(self):
+        spec = importlib.util.spec_from_file_location("pool", ROOT / "tools/dev/pool.py")
+        pool = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(pool)
+        said = []
+        pool.say = said.append
+        why = json.dumps({"error": {"message": "this model has no usable chat template: none in the file"}})
+        port, requests = self.serve(400, why.encode())
+        answer, ask, api = pool.first_answer(port)
+        self.assertEqual((answer["text"], api), (" eight", "completions"))
+        self.assertIn("/v1/completions", said[0])
+        ask(port)
+        self.assertEqual([p for p, _ in requests], ["/v1/chat/completions", "/v1/completions", "/v1/completions"])
+        self.assertTrue(requests[1][1]["prompt"].endswith("Answer:"))
+        port, _ = self.serve(400, b"another error")
+        with self.assertRaisesRegex(pool.PoolError, "another error"):
+            pool.first_answer(port)
 
 
 if __name__ == "__main__":

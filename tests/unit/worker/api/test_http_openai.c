@@ -396,8 +396,9 @@ static void test_chat_with_a_template(void **state) {
     struct fixture *f = *state;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}],"
                                "\"max_tokens\":5,\"temperature\":0}";
-    assert_int_equal(
-        chat_template_new(&f->chat, CHATML, strlen(CHATML), (struct tok_str){"", 0}, NULL), 0);
+    assert_int_equal(chat_template_new(&f->chat, CHATML, strlen(CHATML), (struct tok_str){"", 0},
+                                       (struct tok_str){"", 0}, NULL),
+                     0);
     f->cfg.chat = f->chat;
     start(f);
     struct json_t *doc = ask(f, "/v1/chat/completions", body, "", 200);

@@ -149,7 +149,7 @@ static void test_tiny_model_vocabulary_encodes_and_decodes(void **state) {
     assert_string_equal(out.p, text);
     struct chat_template *ct = NULL;
     rv = chat_template_new(&ct, v.chat_template.p, v.chat_template.len, (struct tok_str){"", 0},
-                           &eb);
+                           (struct tok_str){"", 0}, &eb);
     if (rv < 0)
         print_message("%s\n", eb.text);
     assert_int_equal(rv, 0);

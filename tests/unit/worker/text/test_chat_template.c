@@ -26,12 +26,12 @@
     "'<|start_header_id|>assistant<|end_header_id|>"                                               \
     "\\n\\n' }}{% endif %}"
 
-static const struct tok_str bos = {"<|begin_of_text|>", 17};
+static const struct tok_str bos = {"<|begin_of_text|>", 17}, eos = {"</s>", 4};
 
 static struct chat_template *make(const char *text) {
     struct chat_template *ct = NULL;
     struct errbuf eb = {""};
-    if (chat_template_new(&ct, text, strlen(text), bos, &eb) < 0)
+    if (chat_template_new(&ct, text, strlen(text), bos, eos, &eb) < 0)
         fail_msg("%s", eb.text);
     return ct;
 }
@@ -110,7 +110,8 @@ static void test_spelling_does_not_matter(void **state) {
         "endif %}" CHATML,
     };
     struct chat_template *ct = NULL;
-    assert_int_equal(chat_template_new(&ct, same[0], strlen(same[0]), bos, NULL), ERR_UNSUPPORTED);
+    assert_int_equal(chat_template_new(&ct, same[0], strlen(same[0]), bos, eos, NULL),
+                     ERR_UNSUPPORTED);
     for (size_t i = 1; i < ARRAY_LEN(same); i++) {
         ct = make(same[i]);
         assert_int_equal(chat_template_family(ct), CHAT_FAMILY_CHATML);
@@ -139,15 +140,15 @@ static void test_what_differs_is_refused(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(other); i++) {
         struct chat_template *ct = NULL;
         struct errbuf eb = {""};
-        assert_int_equal(chat_template_new(&ct, other[i], strlen(other[i]), bos, &eb),
+        assert_int_equal(chat_template_new(&ct, other[i], strlen(other[i]), bos, eos, &eb),
                          ERR_UNSUPPORTED);
         assert_non_null(strstr(eb.text, "chat template"));
     }
     struct chat_template *ct = NULL;
     struct errbuf eb = {""};
-    assert_int_equal(chat_template_new(&ct, "{% for", 6, bos, &eb), ERR_INVALID);
-    assert_int_equal(chat_template_new(&ct, "{{ 'a }}", 8, bos, &eb), ERR_INVALID);
-    assert_int_equal(chat_template_new(&ct, NULL, 0, bos, &eb), ERR_NOTFOUND);
+    assert_int_equal(chat_template_new(&ct, "{% for", 6, bos, eos, &eb), ERR_INVALID);
+    assert_int_equal(chat_template_new(&ct, "{{ 'a }}", 8, bos, eos, &eb), ERR_INVALID);
+    assert_int_equal(chat_template_new(&ct, NULL, 0, bos, eos, &eb), ERR_NOTFOUND);
 }
 
 /* Another default system message is ChatML with that message, as Qwen2's files have it. */
@@ -246,8 +247,126 @@ static void test_unknown_role_is_named(void **state) {
     chat_template_free(ct);
 }
 
-int main(void) {
+/* --- what jinja2 made of the templates (tests/golden/templates/render.py) --- */
+
+static const char *golden_dir;
+
+static size_t read_file(const char *dir, const char *name, char *buf, size_t cap) {
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return 0;
+    size_t n = fread(buf, 1, cap - 1, f);
+    assert_true(n < cap - 1);
+    buf[n] = '\0';
+    (void)fclose(f);
+    return n;
+}
+
+/* "\\n" to line breaks, in place. */
+static void unescape(char *s) {
+    char *to = s;
+    for (; *s; s++)
+        if (s[0] == '\\' && s[1] == 'n') {
+            *to++ = '\n';
+            s++;
+        } else {
+            *to++ = *s;
+        }
+    *to = '\0';
+}
+
+static size_t split_messages(char *s, struct chat_msg *m, size_t max) {
+    size_t n = 0;
+    for (char *part; (part = strsep(&s, "|")) != NULL; n++) {
+        char *content = strchr(part, '=');
+        assert_true(content && n < max);
+        *content++ = '\0';
+        m[n] = msg(part, content);
+    }
+    return n;
+}
+
+/* Beside ours, the folder of tools/dev/get-vocabs; its templates are skipped without it. */
+static void test_templates_as_jinja_renders_them(void **state) {
+    (void)state;
+    static char golden[1 << 16], text[1 << 16];
+    const struct tok_str b = {"<bos>", 5}, e = {"<eos>", 5};
+    const char *vocabs = getenv("INCIPIT_TEST_VOCABS");
+    unsigned n_equal = 0, n_refused = 0;
+    assert_true(read_file(golden_dir, "rendered.txt", golden, sizeof(golden)));
+    char *rest = golden;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && *line;) {
+        char *name = strsep(&line, "\t"), *messages = strsep(&line, "\t"), file[128];
+        struct chat_msg m[8];
+        struct chat_template *ct = NULL;
+        struct chat_prompt p = {0};
+        struct errbuf eb = {""};
+        (void)snprintf(file, sizeof(file), "%s.jinja", name);
+        size_t len = read_file(golden_dir, file, text, sizeof(text));
+        if (!len && vocabs)
+            len = read_file(vocabs, file, text, sizeof(text));
+        if (!len) {
+            print_message("%s: INCIPIT_TEST_VOCABS has no such template, skipped\n", name);
+            continue;
+        }
+        unescape(messages);
+        unescape(line);
+        const size_t n = split_messages(messages, m, ARRAY_LEN(m));
+        if (chat_template_new(&ct, text, len, b, e, &eb) < 0)
+            fail_msg("%s: %s", name, eb.text);
+        if (strcmp(line, "!") == 0) {
+            assert_int_equal(chat_template_render(ct, m, n, true, &p, &eb), ERR_INVALID);
+            n_refused++;
+        } else {
+            expect(ct, m, n, true, line);
+            n_equal++;
+        }
+        chat_template_free(ct);
+    }
+    print_message("%u prompts as jinja2 rendered them, %u refused as it did\n", n_equal, n_refused);
+    assert_true(n_equal >= 7 && n_refused >= 8);
+}
+
+/* A system message in the middle, or thoughts of the answer that is to be continued: what the templates make of them
+ * is not what we would print. */
+static void test_what_a_family_does_not_take_is_refused(void **state) {
+    (void)state;
+    static char text[1 << 16];
+    const char *vocabs = getenv("INCIPIT_TEST_VOCABS");
+    struct chat_template *ct = NULL;
+    struct chat_prompt p;
+    struct errbuf eb = {""};
+    size_t len = read_file(golden_dir, "gemma-3.jinja", text, sizeof(text));
+    assert_int_equal(chat_template_new(&ct, text, len, bos, eos, &eb), 0);
+    assert_int_equal(chat_template_family(ct), CHAT_FAMILY_GEMMA3);
+    const struct chat_msg middle[] = {msg("user", "a"), msg("system", "b")};
+    assert_int_equal(chat_template_render(ct, middle, 2, true, &p, &eb), ERR_INVALID);
+    assert_non_null(strstr(eb.text, "messages[1].role 'system'"));
+    const struct chat_msg alone[] = {msg("system", "b")};
+    assert_int_equal(chat_template_render(ct, alone, 1, true, &p, &eb), ERR_INVALID);
+    chat_template_free(ct);
+    len = vocabs ? read_file(vocabs, "Qwen-Qwen3-0.6B.jinja", text, sizeof(text)) : 0;
+    if (!len)
+        return;
+    assert_int_equal(chat_template_new(&ct, text, len, bos, eos, &eb), 0);
+    assert_int_equal(chat_template_family(ct), CHAT_FAMILY_QWEN3);
+    const struct chat_msg last[] = {msg("user", "a"), msg("assistant", "b")};
+    assert_int_equal(chat_template_render(ct, last, 2, true, &p, &eb), ERR_INVALID);
+    const struct chat_msg tool[] = {msg("user", "<tool_response>a</tool_response>")};
+    assert_int_equal(chat_template_render(ct, tool, 1, true, &p, &eb), ERR_INVALID);
+    assert_non_null(strstr(eb.text, "user's question"));
+    chat_template_free(ct);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2)
+        return 2;
+    golden_dir = argv[1];
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_templates_as_jinja_renders_them),
+        cmocka_unit_test(test_what_a_family_does_not_take_is_refused),
         cmocka_unit_test(test_smollm2_has_its_own_system_message),
         cmocka_unit_test(test_chatml_has_none),
         cmocka_unit_test(test_llama3_trims_and_writes_bos),

@@ -88,7 +88,8 @@ static int encode(void *arg) {
 
 static int make_template(void *arg) {
     struct chat_template *ct = NULL;
-    int rv = chat_template_new(&ct, CHATML, sizeof(CHATML) - 1, (struct tok_str)T("<s>"), NULL);
+    int rv = chat_template_new(&ct, CHATML, sizeof(CHATML) - 1, (struct tok_str)T("<s>"),
+                               (struct tok_str)T("</s>"), NULL);
     (void)arg;
     if (rv == 0)
         chat_template_free(ct);
@@ -127,8 +128,9 @@ static void test_templates(void **state) {
     (void)state;
     struct chat_template *ct = NULL;
     each_failure(make_template, NULL);
-    assert_int_equal(
-        chat_template_new(&ct, CHATML, sizeof(CHATML) - 1, (struct tok_str)T("<s>"), NULL), 0);
+    assert_int_equal(chat_template_new(&ct, CHATML, sizeof(CHATML) - 1, (struct tok_str)T("<s>"),
+                                       (struct tok_str)T("</s>"), NULL),
+                     0);
     each_failure(render, ct);
     chat_template_free(ct);
 }
