@@ -42,6 +42,10 @@ def clear_state(path):
     shutil.rmtree(path, ignore_errors=True)
 
 
+class NoChat(PoolError):
+    """The model has no chat template that the worker knows."""
+
+
 class StreamCut(PoolError):
     """An answer that had begun and did not come to its end."""
 
@@ -267,14 +271,24 @@ class Pool:
 
 def chat(port, messages, max_tokens=48, timeout=120.0, **more):
     """One streamed chat request; the answer with its time to first token as the client saw it."""
-    body = json.dumps({"messages": messages, "max_tokens": max_tokens, "temperature": 0, "stream": True,
-                       "stream_options": {"include_usage": True}, **more})
+    return stream(port, "/v1/chat/completions", timeout, {"messages": messages, "max_tokens": max_tokens, **more})
+
+
+def complete(port, prompt, max_tokens=48, timeout=120.0, **more):
+    """The same of a text, for models without a chat template."""
+    return stream(port, "/v1/completions", timeout, {"prompt": prompt, "max_tokens": max_tokens, **more})
+
+
+def stream(port, path, timeout, request):
+    body = json.dumps({"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, **request})
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     t0 = time.monotonic()
-    c.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    c.request("POST", path, body, {"Content-Type": "application/json"})
     r = c.getresponse()
     if r.status != 200:
-        raise PoolError(f"HTTP {r.status}: {r.read().decode(errors='replace')[:400]}")
+        text = r.read().decode(errors="replace")
+        kind = NoChat if "no usable chat template" in text else PoolError
+        raise kind(f"HTTP {r.status}: {text[:400]}")
     out = {"text": "", "ttft_ms": None, "usage": {}, "incipit": {}, "finish_reason": None}
     try:
         for event in stream_events(r):
@@ -303,26 +317,47 @@ def read_event(out, event, t0):
     out["usage"] = event.get("usage") or out["usage"]
     for choice in event.get("choices", []):
         out["finish_reason"] = choice.get("finish_reason") or out["finish_reason"]
-        piece = choice.get("delta", {}).get("content")
+        piece = choice.get("text") or choice.get("delta", {}).get("content")
         if piece:
             if out["ttft_ms"] is None:
                 out["ttft_ms"] = (time.monotonic() - t0) * 1e3
             out["text"] += piece
 
 
+QUESTION = "How much is a new inner tube, and when do you open on Sundays?"
+
+
+def handbook():
+    return (ROOT / "tools/dev/demo_prompt.txt").read_text().strip()
+
+
 def demo_messages():
-    system = (ROOT / "tools/dev/demo_prompt.txt").read_text().strip()
-    return [{"role": "system", "content": system},
-            {"role": "user", "content": "How much is a new inner tube, and when do you open on Sundays?"}]
+    return [{"role": "system", "content": handbook()}, {"role": "user", "content": QUESTION}]
+
+
+def first_answer(port):
+    """The first request's answer, and how the next ones are asked: chat, or completions where there is no chat."""
+    def as_text(p):
+        return complete(p, f"{handbook()}\n\nQuestion: {QUESTION}\nAnswer:")
+
+    def as_chat(p):
+        return chat(p, demo_messages())
+    try:
+        return as_chat(port), as_chat, "chat"
+    except NoChat:
+        say("      the model has no chat template (a base model): the demonstration uses /v1/completions")
+        return as_text(port), as_text, "completions"
 
 
 def demo(pool):
     """One long prompt to each worker through the balancer; returns the figures of --json."""
-    rows = []
+    rows, ask, api = [], None, None
     for i in range(pool.n_workers):
         if i:
             pool.wait_puts(2.0)
-        a = chat(pool.port, demo_messages())
+            a = ask(pool.port)
+        else:
+            a, ask, api = first_answer(pool.port)
         rows.append(a)
         who = a["incipit"].get("worker", "?")
         say(f"      request {i + 1}: {who} answered")
@@ -336,6 +371,7 @@ def demo(pool):
         say(f"      {r['incipit'].get('worker', '?'):<10} {n:>7} {n - c:>9} {c:>8} {r['ttft_ms']:>9.1f}  "
             f"{r['text'].strip()[:60]!r}")
     figures = {
+        "api": api,
         "cold_ttft_ms": round(first["ttft_ms"], 3),
         "hit_ttft_ms": round(last["ttft_ms"], 3),
         "prompt_tokens": first["usage"]["prompt_tokens"],
@@ -354,8 +390,8 @@ def demo(pool):
 EXAMPLES = """
 The pool runs. Try:
 
-  curl -s http://127.0.0.1:{port}/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{{"messages":[{{"role":"user","content":"Name three uses of a bicycle bell."}}],"max_tokens":60}}'
+  curl -s http://127.0.0.1:{port}/v1/{path} -H 'Content-Type: application/json' \\
+    -d '{{{prompt},"max_tokens":60}}'
   curl -s http://127.0.0.1:{worker}/metrics | grep -v '^#' | head -40
 
   {build}/tools/incipitctl/incipitctl --node {node} status
@@ -363,6 +399,13 @@ The pool runs. Try:
 
   tools/quickstart --stop
 """
+
+
+EXAMPLE_OF = {
+    "chat": {"path": "chat/completions",
+             "prompt": '"messages":[{"role":"user","content":"Name three uses of a bicycle bell."}]'},
+    "completions": {"path": "completions", "prompt": '"prompt":"Three uses of a bicycle bell are"'},
+}
 
 
 def stop_saved():
@@ -419,7 +462,7 @@ def run(args):
                 clear_state(pool.dir)
     if args.keep:
         pool.save()
-        say(EXAMPLES.format(port=pool.port, worker=pool.worker_ports[0], build=args.build,
+        say(EXAMPLES.format(**EXAMPLE_OF[figures["api"]], port=pool.port, worker=pool.worker_ports[0], build=args.build,
                             node=f"unix:{pool.cache_sock}"))
     ok = figures["identical_text"] and figures["identical_logits"]
     return 0 if ok else 1
