@@ -279,6 +279,10 @@ static void encode_units(const struct quant_type *t, uint8_t *dst, const float *
     case QUANT_IQ4_XS:
         encode_iq4_xs(dst, x, t);
         break;
+    case QUANT_Q5_0:
+    case QUANT_Q5_1:
+        encode_5bit(dst, x, t->has_min);
+        break;
     default:
         encode_values(dst, x, t);
         break;
@@ -311,12 +315,8 @@ static void encode_block(uint32_t dtype, uint8_t *dst, const float *x) {
     case QUANT_Q8_0:
         encode_q8_0(dst, x);
         break;
-    case QUANT_Q4_0:
-    case QUANT_Q4_1:
-        encode_4bit(dst, x, dtype == QUANT_Q4_1);
-        break;
     default:
-        encode_5bit(dst, x, dtype == QUANT_Q5_1);
+        encode_4bit(dst, x, dtype == QUANT_Q4_1);
         break;
     }
 }

@@ -60,9 +60,21 @@ static inline uint32_t row_tile_rows(const struct row_tiles *t, uint32_t tile) {
     return t->base + (tile < t->longer);
 }
 
-/* Bytes of a block's sub-scales in a record, behind its d (and -dmin): matmul.h. */
+/* Whether a record has a d for each block, for the file's blocks are no larger: matmul.h. */
+static inline bool packed_d_each_block(enum pack_form form) {
+    return form == PACK_IQ4_NL || form == PACK_Q5_0 || form == PACK_Q5_1;
+}
+
+/* Whether a panel is one record. */
+static inline bool packed_whole_record(enum pack_form form) {
+    return packed_d_each_block(form) || form == PACK_MXFP4;
+}
+
+/* Bytes of a block's sub-scales (Q5_1: mins) in a record, behind its d (and -dmin). */
 static inline size_t packed_sub_bytes(enum pack_form form) {
-    return form == PACK_IQ4_NL ? 0 : form == PACK_IQ4_XS || form == PACK_MXFP4 ? 16 : 32;
+    if (form == PACK_IQ4_NL || form == PACK_Q5_0)
+        return 0;
+    return form == PACK_IQ4_XS || form == PACK_MXFP4 ? 16 : 32;
 }
 
 /* Quantised activations. Tile by tile; in a tile of R rows block by block of R * 48 bytes:

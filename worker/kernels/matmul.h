@@ -9,11 +9,12 @@
  * 4*o + i is output o, k = 4*group + i. PACK_U8 has 8 groups; PACK_NIB 4 x 64 bytes, group g in the
  * low and g + 4 in the high nibbles. A float panel is [k][16].
  *
- * K-quants, IQ4 and MXFP4 keep the bits that they have in the file: a panel is records of 256 columns (IQ4_NL
- * and MXFP4: of all), padded to 64 bytes, one stream for a reader that goes through it once. A record is the
- * quants of its blocks, then [16] f16 d, with mins [16] f16 -dmin (IQ4_NL: [blocks][16] f16 d), then a block
+ * K-quants, IQ4, MXFP4 and Q5 keep the bits that they have in the file: a panel is records of 256 columns
+ * (IQ4_NL, MXFP4, Q5_0, Q5_1: of all), padded to 64 bytes, one stream for a reader that goes through it once. A
+ * record is the quants of its blocks, then [16] f16 d, with mins [16] f16 -dmin (IQ4_NL, Q5_0, Q5_1:
+ * [blocks][16] f16 d), then a block
  *   Q4_K Q5_K  u8 sc[16], u8 m[16]          Q2_K  u8 (sc | m << 4) [half][16]
- *   Q6_K Q3_K  i8 sc[half][16]              IQ4_XS  i8 sc[16]        MXFP4  u8 e[16]
+ *   Q6_K Q3_K  i8 sc[half][16]              IQ4_XS  i8 sc[16]        MXFP4  u8 e[16]        Q5_1  f16 m[16]
  * Quants of a block: 2 to 6 vectors v of 64 bytes, in a byte bits of several groups w (bits numbered from 0):
  *   4 bits     v[g] = w[g] | w[g + 4] << 4
  *   2 bits     v[i] = w[4i] | w[4i + 1] << 2 | w[4i + 2] << 4 | w[4i + 3] << 6

@@ -72,6 +72,7 @@ void avx2_quant_row(uint8_t *tile, uint32_t rows, uint32_t r, const float *x, ui
  * copy. */
 #define EXPANDED (-1)
 #define IS_RECORD(from) ((from) >= PACK_Q2_K)
+#define IS_FIVE_BITS(from) ((from) == PACK_Q5_K || (from) == PACK_Q5_0 || (from) == PACK_Q5_1)
 /* Forms whose blocks are scaled by halves while they are summed. */
 #define IS_SCALED(from) ((from) == PACK_Q2_K || (from) == PACK_Q3_K || (from) == PACK_Q6_K)
 /* Bytes from what is read of a record to what is fetched meanwhile. */
@@ -151,6 +152,8 @@ ALWAYS_INLINE __m256i quants(const uint8_t *half, int g, __m256i table, const in
     case PACK_Q3_K:
         return quants3(half, g);
     case PACK_Q5_K:
+    case PACK_Q5_0:
+    case PACK_Q5_1:
         return quants5(half, g);
     case PACK_Q6_K:
         return quants6(half, g);
@@ -163,9 +166,10 @@ ALWAYS_INLINE __m256i quants(const uint8_t *half, int g, __m256i table, const in
 }
 
 ALWAYS_INLINE size_t quant_vectors(const int from) {
+    if (IS_FIVE_BITS(from))
+        return 5;
     return from == PACK_Q2_K   ? 2
            : from == PACK_Q3_K ? 3
-           : from == PACK_Q5_K ? 5
            : from == PACK_Q6_K ? 6
            : from == PACK_U8   ? 8
                                : 4;
@@ -195,7 +199,11 @@ ALWAYS_INLINE __m256i twice(__m256i x) {
 
 /* At d and sub: d and -dmin of the record and the block's row of sub-scales (else dw and mw), 8 outputs. */
 ALWAYS_INLINE void record_scales(struct scales *s, const uint8_t *d, const uint8_t *sub,
-                                 const int from) {
+                                 const int half, const int from) {
+    if (from == PACK_Q5_1) /* the one with two bytes a sub-scale */
+        s->mw = half8(sub + half * 16);
+    d += half * 16;
+    sub += half * 8;
     if (from == PACK_MXFP4) { /* 2^(e - 128), which may be denormal */
         __m256i e = _mm256_add_epi32(load_u8(sub), _mm256_set1_epi32(12));
         s->dw =
@@ -228,7 +236,7 @@ ALWAYS_INLINE void record_scales(struct scales *s, const uint8_t *d, const uint8
 ALWAYS_INLINE void load_scales(struct scales *s, const uint8_t *d, const uint8_t *sub,
                                const int half, const int from, const bool has_min) {
     if (IS_RECORD(from)) {
-        record_scales(s, d + half * 16, sub + half * 8, from);
+        record_scales(s, d, sub, half, from);
     } else if (from == EXPANDED) {
         s->dw = _mm256_loadu_ps((const float *)(const void *)(d + half * 32));
         s->mw = _mm256_loadu_ps((const float *)(const void *)(d + 128 + half * 32));
@@ -255,7 +263,7 @@ ALWAYS_INLINE void next_block(struct place *at, const struct tile *t, const int 
     } else if (--at->left) {
         at->v += quant_vectors(from) * 64;
         at->sub += packed_sub_bytes((enum pack_form)from);
-        at->d += from == PACK_IQ4_NL ? 32 : 0;
+        at->d += packed_d_each_block((enum pack_form)from) ? 32 : 0;
     } else {
         const size_t to = t->rec_bytes - (t->rec_blocks - 1) * quant_vectors(from) * 64;
         at->v += to;
@@ -275,10 +283,12 @@ ALWAYS_INLINE void fetch_scales(const struct place *at, size_t ahead, const int 
                                 const bool has_min) {
     if (from == EXPANDED)
         return;
-    if (IS_RECORD(from) ? from != PACK_IQ4_NL : has_min)
-        _mm_prefetch((const char *)at->sub + (IS_RECORD(from) ? RECORD_AHEAD : ahead), _MM_HINT_T1);
-    if (!IS_RECORD(from) || from == PACK_IQ4_NL)
-        _mm_prefetch((const char *)at->d + (IS_RECORD(from) ? RECORD_AHEAD : ahead), _MM_HINT_T1);
+    const enum pack_form form = (enum pack_form)from;
+    const size_t to = IS_RECORD(from) && !packed_whole_record(form) ? RECORD_AHEAD : ahead;
+    if (IS_RECORD(from) ? packed_sub_bytes(form) != 0 : has_min)
+        _mm_prefetch((const char *)at->sub + to, _MM_HINT_T1);
+    if (!IS_RECORD(from) || packed_d_each_block(form))
+        _mm_prefetch((const char *)at->d + to, _MM_HINT_T1);
 }
 
 /* Of kind W. The expanded panel has sc0 and sc1 of both halves, then d; else dw, mins and -dmin. */
@@ -475,13 +485,13 @@ ALWAYS_INLINE __m256 scale_I8(__m256 acc, __m256i sum, const struct scales *s, c
                 __m256i w3 = quants(at.v + 32, g + 1, table, from);                                \
                 __m256i m0 = !scaled ? ones : g < 4 ? s0.sc0 : s0.sc1;                             \
                 __m256i m1 = !scaled ? ones : g < 4 ? s1.sc0 : s1.sc1;                             \
-                fetch_quants(&at, 0, g, from);                                                     \
-                fetch_quants(&at, 0, g + 1, from);                                                 \
+                fetch_quants(&at, t->ahead, g, from);                                              \
+                fetch_quants(&at, t->ahead, g + 1, from);                                          \
                 ROWS_##N(W_DOT)                                                                    \
             }                                                                                      \
             if (!scaled)                                                                           \
                 load_both(&s0, &s1, t, &at, scaled, half_min, from);                               \
-            ROWS_##N(W_SCALE_##PLACE) fetch_scales(&at, 0, from, true);                            \
+            ROWS_##N(W_SCALE_##PLACE) fetch_scales(&at, t->ahead, from, true);                     \
             next_block(&at, t, from);                                                              \
             act += R * ACT_ROW_BYTES;                                                              \
             tail += R * ACT_ROW_BYTES;                                                             \
@@ -506,25 +516,21 @@ DEFINE_WIDE(2, MEM)
 DEFINE_WIDE(3, MEM)
 DEFINE_WIDE(4, MEM)
 
-#define DIRECT_LEGACY(KIND, N, form)                                                               \
-    static void KIND##_direct_##N(const struct tile *t, bool has_min) {                            \
+#define DIRECT_NIB(N)                                                                              \
+    static void U_direct_##N(const struct tile *t, bool has_min) {                                 \
         if (has_min)                                                                               \
-            KIND##_tile_##N(t, 0, true, form);                                                     \
+            U_tile_##N(t, 0, true, PACK_NIB);                                                      \
         else                                                                                       \
-            KIND##_tile_##N(t, 0, false, form);                                                    \
+            U_tile_##N(t, 0, false, PACK_NIB);                                                     \
     }
-DIRECT_LEGACY(U, 1, PACK_NIB)
-DIRECT_LEGACY(U, 2, PACK_NIB)
-DIRECT_LEGACY(U, 3, PACK_NIB)
-DIRECT_LEGACY(U, 4, PACK_NIB)
-DIRECT_LEGACY(U, 5, PACK_NIB)
-DIRECT_LEGACY(U, 6, PACK_NIB)
-DIRECT_LEGACY(S, 1, PACK_U8)
-DIRECT_LEGACY(S, 2, PACK_U8)
-DIRECT_LEGACY(S, 3, PACK_U8)
-DIRECT_LEGACY(S, 4, PACK_U8)
+DIRECT_NIB(1)
+DIRECT_NIB(2)
+DIRECT_NIB(3)
+DIRECT_NIB(4)
+DIRECT_NIB(5)
+DIRECT_NIB(6)
 
-/* Over records. */
+/* Forms that have mins, or none, whatever the type. */
 #define DIRECT_U(N, form)                                                                          \
     static void form##_direct_##N(const struct tile *t, bool has_min) {                            \
         (void)has_min;                                                                             \
@@ -538,7 +544,8 @@ DIRECT_LEGACY(S, 4, PACK_U8)
 #define DIRECT_W(N, form)                                                                          \
     static void form##_direct_##N(const struct tile *t, bool has_min) {                            \
         (void)has_min;                                                                             \
-        W_tile_##N(t, 0, IS_SCALED(form), form == PACK_Q5_K, form == PACK_Q2_K, form);             \
+        W_tile_##N(t, 0, IS_SCALED(form), form == PACK_Q5_K || form == PACK_Q5_1,                  \
+                   form == PACK_Q2_K, form);                                                       \
     }
 #define DIRECT_4(KIND, form)                                                                       \
     DIRECT_##KIND(1, form) DIRECT_##KIND(2, form) DIRECT_##KIND(3, form) DIRECT_##KIND(4, form)
@@ -549,26 +556,33 @@ DIRECT_4(W, PACK_Q2_K)
 DIRECT_4(W, PACK_Q3_K)
 DIRECT_4(W, PACK_Q5_K)
 DIRECT_4(W, PACK_Q6_K)
+DIRECT_4(S, PACK_U8)
 DIRECT_4(S, PACK_IQ4_NL)
 DIRECT_4(S, PACK_IQ4_XS)
 DIRECT_4(W, PACK_MXFP4)
+DIRECT_4(W, PACK_Q5_0)
+DIRECT_4(W, PACK_Q5_1)
 
 /* More rows than fit at once are cut as evenly as possible, so that the smallest parts do not arise. */
-#define EXPANDED_ROWS(KIND, N)                                                                     \
-    static void KIND##_rows_##N(const struct tile *t, uint32_t first,                              \
-                                const struct packed_mat *w) {                                      \
+#define EXPANDED_U(N)                                                                              \
+    static void U_rows_##N(const struct tile *t, uint32_t first, const struct packed_mat *w) {     \
         if (w->type->has_min)                                                                      \
-            KIND##_tile_##N(t, first, true, EXPANDED);                                             \
+            U_tile_##N(t, first, true, EXPANDED);                                                  \
         else                                                                                       \
-            KIND##_tile_##N(t, first, false, EXPANDED);                                            \
+            U_tile_##N(t, first, false, EXPANDED);                                                 \
     }
-EXPANDED_ROWS(U, 3)
-EXPANDED_ROWS(U, 4)
-EXPANDED_ROWS(U, 5)
-EXPANDED_ROWS(U, 6)
-EXPANDED_ROWS(S, 2)
-EXPANDED_ROWS(S, 3)
-EXPANDED_ROWS(S, 4)
+EXPANDED_U(3)
+EXPANDED_U(4)
+EXPANDED_U(5)
+EXPANDED_U(6)
+#define EXPANDED_S(N)                                                                              \
+    static void S_rows_##N(const struct tile *t, uint32_t first, const struct packed_mat *w) {     \
+        (void)w;                                                                                   \
+        S_tile_##N(t, first, false, EXPANDED);                                                     \
+    }
+EXPANDED_S(2)
+EXPANDED_S(3)
+EXPANDED_S(4)
 #define EXPANDED_WIDE(N)                                                                           \
     static void W_rows_##N(const struct tile *t, uint32_t first, const struct packed_mat *w) {     \
         if (w->type->form == PACK_Q2_K)                                                            \
@@ -601,20 +615,22 @@ struct rows_fns {
 #define W_ROWS                                                                                     \
     { NULL, NULL, W_rows_2, W_rows_3, W_rows_4 }
 #define DIRECT_ROWS(form) NULL, form##_direct_1, form##_direct_2, form##_direct_3, form##_direct_4
-#define RECORD_FNS(form, KIND) [form] = {KIND##_MAX, {DIRECT_ROWS(form)}, KIND##_ROWS}
+#define FNS(form, KIND) [form] = {KIND##_MAX, {DIRECT_ROWS(form)}, KIND##_ROWS}
 static const struct rows_fns fns_of[] = {
     [PACK_NIB] = {U_MAX,
                   {NULL, U_direct_1, U_direct_2, U_direct_3, U_direct_4, U_direct_5, U_direct_6},
                   U_ROWS},
-    [PACK_U8] = {S_MAX, {NULL, S_direct_1, S_direct_2, S_direct_3, S_direct_4}, S_ROWS},
-    RECORD_FNS(PACK_Q2_K, W),
-    RECORD_FNS(PACK_Q3_K, W),
+    FNS(PACK_U8, S),
+    FNS(PACK_Q2_K, W),
+    FNS(PACK_Q3_K, W),
     [PACK_Q4_K] = {U_MAX, {DIRECT_ROWS(PACK_Q4_K), PACK_Q4_K_direct_5, PACK_Q4_K_direct_6}, U_ROWS},
-    RECORD_FNS(PACK_Q5_K, W),
-    RECORD_FNS(PACK_Q6_K, W),
-    RECORD_FNS(PACK_IQ4_NL, S),
-    RECORD_FNS(PACK_IQ4_XS, S),
-    RECORD_FNS(PACK_MXFP4, W),
+    FNS(PACK_Q5_K, W),
+    FNS(PACK_Q6_K, W),
+    FNS(PACK_IQ4_NL, S),
+    FNS(PACK_IQ4_XS, S),
+    FNS(PACK_MXFP4, W),
+    FNS(PACK_Q5_0, W),
+    FNS(PACK_Q5_1, W),
 };
 
 /* --- expanded panels --- */
@@ -629,7 +645,9 @@ ALWAYS_INLINE void put_scales(uint8_t *dst, const struct scales *s, const int fr
         return;
     }
     _mm256_storeu_ps(f, s->dw);
-    if (IS_RECORD(from) ? from == PACK_Q2_K || from == PACK_Q4_K || from == PACK_Q5_K : has_min)
+    if (IS_RECORD(from)
+            ? from == PACK_Q2_K || from == PACK_Q4_K || from == PACK_Q5_K || from == PACK_Q5_1
+            : has_min)
         _mm256_storeu_ps(f + 32, s->mw);
     if (from == PACK_Q2_K)
         _mm256_storeu_si256((__m256i *)(void *)(dst + 64), s->mins);
@@ -677,6 +695,8 @@ static void expand_panel(const struct tile *t, const struct packed_mat *w, uint8
         EXPAND(PACK_IQ4_NL)
         EXPAND(PACK_IQ4_XS)
         EXPAND(PACK_MXFP4)
+        EXPAND(PACK_Q5_0)
+        EXPAND(PACK_Q5_1)
     case PACK_F32:
     case PACK_F16:
     case PACK_BF16:

@@ -208,12 +208,9 @@ typedef void (*direct_fn)(const struct direct *t);
     }                                                                                              \
     static void direct_##N##_u8(const struct direct *t) {                                          \
         direct_##N(t, false, false);                                                               \
-    }                                                                                              \
-    static void direct_##N##_u8_min(const struct direct *t) {                                      \
-        direct_##N(t, false, true);                                                                \
     }
 #define DIRECT_ROW(N)                                                                              \
-    { direct_##N##_nib, direct_##N##_nib_min, direct_##N##_u8, direct_##N##_u8_min }
+    { direct_##N##_nib, direct_##N##_nib_min, direct_##N##_u8 }
 
 DIRECT_FORM(quad)
 DIRECT_FORM(1)
@@ -232,7 +229,7 @@ DIRECT_FORM(13)
 DIRECT_FORM(14)
 
 /* [rows][form]; row 0 is one row, four panels. */
-static const direct_fn directs[KERN_TILE_ROWS + 1][4] = {
+static const direct_fn directs[KERN_TILE_ROWS + 1][3] = {
     DIRECT_ROW(quad), DIRECT_ROW(1),  DIRECT_ROW(2),  DIRECT_ROW(3),  DIRECT_ROW(4),
     DIRECT_ROW(5),    DIRECT_ROW(6),  DIRECT_ROW(7),  DIRECT_ROW(8),  DIRECT_ROW(9),
     DIRECT_ROW(10),   DIRECT_ROW(11), DIRECT_ROW(12), DIRECT_ROW(13), DIRECT_ROW(14),
@@ -240,7 +237,7 @@ static const direct_fn directs[KERN_TILE_ROWS + 1][4] = {
 
 static void panels_direct(const struct mat_args *a, uint32_t begin, uint32_t end) {
     const struct packed_mat *w = a->w;
-    size_t form = (w->type->form == PACK_U8) * 2u + w->type->has_min;
+    size_t form = w->type->form == PACK_U8 ? 2 : w->type->has_min;
     struct direct t = {
         .panel_bytes = w->panel_bytes,
         .y_stride = a->y_stride,

@@ -1,4 +1,4 @@
-/* matmul_avx512_rec.c - panels of records (matmul.h): K-quants, IQ4, MXFP4.
+/* matmul_avx512_rec.c - panels of records (matmul.h): K-quants, IQ4, MXFP4, Q5.
  *
  * A few rows unpack in registers as they go along the stream; more rows expand the panel once into L1 for the
  * tiles of matmul_avx512_tile.c. Q2_K's quants become u * sc, at most 45, by a look-up, so that a block has
@@ -57,7 +57,7 @@ ALWAYS_INLINE __m512i quants(const uint8_t *v, unsigned g, const struct scales *
                              const enum pack_form form) {
     if (form == PACK_Q3_K)
         return quants3(v, g);
-    if (form == PACK_Q5_K)
+    if (form == PACK_Q5_K || form == PACK_Q5_0 || form == PACK_Q5_1)
         return quants5(v, g);
     if (form == PACK_Q6_K)
         return quants6(v, g);
@@ -92,7 +92,9 @@ ALWAYS_INLINE void load_scales(struct scales *s, const uint8_t *d, const uint8_t
             _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(e, 23)), _mm512_set1_ps(0x1p-13f));
         return;
     }
-    s->dw = load_half16(form == PACK_IQ4_NL ? d + 32 * j : d);
+    s->dw = load_half16(packed_d_each_block(form) ? d + 32 * j : d);
+    if (form == PACK_Q5_1)
+        s->mw = load_half16(sub);
     if (form == PACK_IQ4_XS)
         s->dw = _mm512_mul_ps(s->dw, load_i8(sub));
     if (form == PACK_Q4_K || form == PACK_Q5_K) {
@@ -122,11 +124,11 @@ ALWAYS_INLINE void open_scales(struct scales *s, const struct packed_mat *w) {
 }
 
 ALWAYS_INLINE size_t form_vectors(const enum pack_form form) {
-    return form == PACK_Q2_K   ? 2
-           : form == PACK_Q3_K ? 3
-           : form == PACK_Q5_K ? 5
-           : form == PACK_Q6_K ? 6
-                               : 4;
+    return form == PACK_Q2_K                                             ? 2
+           : form == PACK_Q3_K                                           ? 3
+           : form == PACK_Q5_K || form == PACK_Q5_0 || form == PACK_Q5_1 ? 5
+           : form == PACK_Q6_K                                           ? 6
+                                                                         : 4;
 }
 
 /* --- few rows ------------------------------------------------------------------------------------ */
@@ -152,7 +154,7 @@ ALWAYS_INLINE __m512 add_block(__m512 acc, __m512i d0, __m512i d1, const struct 
     }
     __m512 t = _mm512_fmadd_ps(_mm512_castsi512_ps(d0), s->dw, _mm512_mul_ps(s->dw, minus_magic));
     acc = _mm512_fmadd_ps(t, da, acc);
-    if (form == PACK_Q4_K || form == PACK_Q5_K)
+    if (form == PACK_Q4_K || form == PACK_Q5_K || form == PACK_Q5_1)
         acc = _mm512_fmadd_ps(s->mw, bcast(words + rows * 8), acc);
     if (form == PACK_Q2_K) {
         __m512i m = _mm512_madd_epi16(s->mins, bcast_i(words + rows * 12));
@@ -179,6 +181,7 @@ ALWAYS_INLINE __m512 add_block(__m512 acc, __m512i d0, __m512i d1, const struct 
         const struct packed_mat *w = a->w;                                                         \
         const uint8_t *rec = packed_panel(w, p), *end = rec + w->panel_bytes, *act = a->act;       \
         const size_t n_vec = form_vectors(form), sub_bytes = packed_sub_bytes(form);               \
+        const size_t ahead = packed_whole_record(form) ? w->rec_bytes : AHEAD; /* of scales */     \
         const bool halves = form == PACK_Q3_K || form == PACK_Q6_K;                                \
         struct scales s;                                                                           \
         open_scales(&s, w);                                                                        \
@@ -187,7 +190,10 @@ ALWAYS_INLINE __m512 add_block(__m512 acc, __m512i d0, __m512i d1, const struct 
             for (size_t j = 0; j < w->rec_blocks; j++) {                                           \
                 const uint8_t *words = act + R * KERN_QBLOCK;                                      \
                 ROWS_##N(R_INIT) load_scales(&s, d, sub, j, form);                                 \
-                _mm_prefetch((const char *)sub + j * MAX(sub_bytes, 32) + AHEAD, _MM_HINT_T1);     \
+                if (sub_bytes)                                                                     \
+                    _mm_prefetch((const char *)sub + j * sub_bytes + ahead, _MM_HINT_T1);          \
+                if (packed_d_each_block(form))                                                     \
+                    _mm_prefetch((const char *)d + j * 32 + ahead, _MM_HINT_T1);                   \
                 _Pragma("GCC unroll 6") for (size_t i = 0; i < n_vec; i++)                         \
                     _mm_prefetch((const char *)v + i * 64 + AHEAD, _MM_HINT_T1);                   \
                 _Pragma("GCC unroll 8") for (unsigned g = 0; g < 8; g++) {                         \
@@ -242,7 +248,7 @@ ALWAYS_INLINE void expand(const struct mat_args *a, uint32_t p, const enum pack_
                 _mm512_storeu_si512(dst + 576, s.mins);
             else
                 _mm512_storeu_ps(dst + 576, _mm512_mul_ps(s.dw, _mm512_set1_ps(-KERN_MAGIC)));
-            if (form == PACK_Q2_K || form == PACK_Q4_K || form == PACK_Q5_K)
+            if (form == PACK_Q2_K || form == PACK_Q4_K || form == PACK_Q5_K || form == PACK_Q5_1)
                 _mm512_storeu_ps(dst + 640, s.mw);
         }
     }
@@ -278,6 +284,8 @@ DEFINE_FORM(Q6_K)
 DEFINE_FORM(IQ4_NL)
 DEFINE_FORM(IQ4_XS)
 DEFINE_FORM(MXFP4)
+DEFINE_FORM(Q5_0)
+DEFINE_FORM(Q5_1)
 
 static const struct {
     void (*few[FEW_ROWS])(const struct mat_args *a, uint32_t p);
@@ -286,7 +294,8 @@ static const struct {
 } forms[] = {
     FORM_ROW(Q2_K, TILE_HALF_MIN), FORM_ROW(Q3_K, TILE_HALVES), FORM_ROW(Q4_K, TILE_MIN),
     FORM_ROW(Q5_K, TILE_MIN),      FORM_ROW(Q6_K, TILE_HALVES), FORM_ROW(IQ4_NL, TILE_PLAIN),
-    FORM_ROW(IQ4_XS, TILE_PLAIN),  FORM_ROW(MXFP4, TILE_PLAIN),
+    FORM_ROW(IQ4_XS, TILE_PLAIN),  FORM_ROW(MXFP4, TILE_PLAIN), FORM_ROW(Q5_0, TILE_PLAIN),
+    FORM_ROW(Q5_1, TILE_MIN),
 };
 
 void avx512_mat_records(const struct mat_args *a, uint32_t begin, uint32_t end) {

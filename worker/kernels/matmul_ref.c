@@ -62,6 +62,8 @@ static uint8_t record_quant(enum pack_form form, const uint8_t *v, uint32_t k) {
             return v[g / 2 * 64] >> (3 * (g % 2)) & 7;
         return (uint8_t)(v[(g - 6) * 64] >> 6 | (v[128] >> g & 1) << 2);
     case PACK_Q5_K:
+    case PACK_Q5_0:
+    case PACK_Q5_1:
         if (g < 5)
             return v[g * 64] & 31;
         if (g == 7)
@@ -96,7 +98,7 @@ static void read_record(const struct packed_mat *w, const uint8_t *panel, uint32
     const enum pack_form form = (enum pack_form)w->type->form;
     const uint8_t *rec = panel + b / w->rec_blocks * w->rec_bytes, *d = rec + w->d_off;
     const uint32_t j = b % w->rec_blocks;
-    const uint8_t *sub = rec + w->sub_off + j * packed_sub_bytes(form) + o;
+    const uint8_t *row = rec + w->sub_off + j * packed_sub_bytes(form), *sub = row + o;
     for (uint32_t k = 0; k < KERN_QBLOCK; k++) {
         uint8_t u = record_quant(form, rec + j * w->quant_bytes + 4 * o, k);
         ret->w[k] = (int16_t)((w->type->values ? w->type->values[u] : u) - w->type->offset);
@@ -105,8 +107,9 @@ static void read_record(const struct packed_mat *w, const uint8_t *panel, uint32
         ret->dw = bits_f32((uint32_t)(*sub + 12u) << 23) * 0x1p-13f;
         return;
     }
-    ret->dw = half_at(form == PACK_IQ4_NL ? d + 32 * j : d, o);
-    ret->mw = w->type->has_min ? half_at(d + 32, o) : 0.0f;
+    ret->dw = half_at(packed_d_each_block(form) ? d + 32 * j : d, o);
+    if (w->type->has_min)
+        ret->mw = half_at(form == PACK_Q5_1 ? row : d + 32, o);
     for (int h = 0; h < 2 && w->type->halves; h++) {
         uint8_t s = sub[h * KERN_LANES];
         ret->sc[h] = form == PACK_Q2_K ? s & 15 : (int8_t)s;

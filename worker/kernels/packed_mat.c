@@ -17,14 +17,6 @@ static void put_u8(uint8_t *block, uint32_t o, uint32_t k, uint8_t u) {
     block[k / 4 * 64 + 4 * o + k % 4] = u;
 }
 
-static void pack_u8_q5(uint8_t *block, uint32_t o, const uint8_t *qh, const uint8_t *qs) {
-    uint32_t high = (uint32_t)load_u16(qh) | (uint32_t)load_u16(qh + 2) << 16;
-    for (uint32_t k = 0; k < 16; k++) {
-        put_u8(block, o, k, (uint8_t)((qs[k] & 15) | (high >> k & 1u) << 4));
-        put_u8(block, o, k + 16, (uint8_t)((qs[k] >> 4) | (high >> (k + 16) & 1u) << 4));
-    }
-}
-
 static void pack_u8_q8(uint8_t *block, uint32_t o, const uint8_t *qs) {
     for (uint32_t k = 0; k < KERN_QBLOCK; k++)
         put_u8(block, o, k, qs[k] ^ 0x80u); /* int8 + 128 */
@@ -43,10 +35,8 @@ static void pack_block(const struct packed_mat *m, uint8_t *panel, uint32_t b, u
     }
     if (m->type->form == PACK_NIB)
         pack_nibbles(panel + (size_t)b * 256, o, q);
-    else if (m->type->dtype == QUANT_Q8_0)
-        pack_u8_q8(panel + (size_t)b * 512, o, q);
     else
-        pack_u8_q5(panel + (size_t)b * 512, o, q, q + 4);
+        pack_u8_q8(panel + (size_t)b * 512, o, q);
 }
 
 /* --- records ------------------------------------------------------------------------------------- */
@@ -66,6 +56,8 @@ static uint32_t squeeze(enum pack_form form, const uint32_t w[8], uint32_t v[6])
         v[2] = w[4] | w[5] << 3 | (w[6] & IN_EACH(4)) << 4 | (w[7] & IN_EACH(4)) << 5;
         return 3;
     case PACK_Q5_K:
+    case PACK_Q5_0:
+    case PACK_Q5_1:
         v[0] = w[0] | (w[5] & IN_EACH(7)) << 5;
         v[1] = w[1] | (w[5] & IN_EACH(24)) << 3 | (w[7] & IN_EACH(8)) << 2;
         v[2] = w[2] | (w[6] & IN_EACH(7)) << 5;
@@ -93,8 +85,14 @@ static void pack_scales(const struct packed_mat *m, uint8_t *rec, uint32_t j, ui
         *sub = src[0];
         return;
     }
+    const bool each = packed_d_each_block((enum pack_form)t->form);
     uint16_t d = load_u16(src + t->d_at);
-    memcpy(rec + m->d_off + (t->block_items == 32 ? 32 * j : 0) + 2 * o, &d, 2);
+    memcpy(rec + m->d_off + (each ? 32 * j : 0) + 2 * o, &d, 2);
+    if (t->form == PACK_Q5_1) {
+        d = load_u16(src + t->d_at + 2);
+        memcpy(sub + o, &d, 2); /* in all 2 * o */
+        return;
+    }
     if (t->has_min) {
         d = load_u16(src + t->d_at + 2) ^ 0x8000u;
         memcpy(rec + m->d_off + 32 + 2 * o, &d, 2);
@@ -102,7 +100,7 @@ static void pack_scales(const struct packed_mat *m, uint8_t *rec, uint32_t j, ui
     if (t->form == PACK_Q2_K) {
         sub[0] = (uint8_t)(q->sc[0] | q->m[0] << 4);
         sub[KERN_LANES] = (uint8_t)(q->sc[1] | q->m[1] << 4);
-    } else if (t->form != PACK_IQ4_NL) {
+    } else if (!each) {
         sub[0] = (uint8_t)q->sc[0];
         if (t->halves || t->has_min)
             sub[KERN_LANES] = t->halves ? (uint8_t)q->sc[1] : q->m[0];
@@ -172,9 +170,10 @@ static size_t layout_records(struct packed_mat *m, uint32_t blocks) {
     m->rec_blocks = t->block_items == KERN_QBLOCK ? blocks : t->block_items / KERN_QBLOCK;
     m->quant_bytes = squeeze(t->form, w, v) * 64u;
     m->d_off = m->rec_blocks * m->quant_bytes;
-    m->sub_off = m->d_off + (t->form == PACK_MXFP4    ? 0
-                             : t->form == PACK_IQ4_NL ? 32u * m->rec_blocks
-                                                      : 32u + 32u * t->has_min);
+    m->sub_off =
+        m->d_off + (t->form == PACK_MXFP4                          ? 0
+                    : packed_d_each_block((enum pack_form)t->form) ? 32u * m->rec_blocks
+                                                                   : 32u + 32u * t->has_min);
     m->rec_bytes = round_up(m->sub_off + m->rec_blocks * packed_sub_bytes(t->form));
     return blocks / m->rec_blocks * m->rec_bytes;
 }

@@ -92,35 +92,6 @@ static void q4_1_dequant(float *dst, const void *src, size_t n) {
     }
 }
 
-static void q5_0_dequant(float *dst, const void *src, size_t n) {
-    const uint8_t *p = src;
-    for (size_t b = 0; b < n / 32; b++, p += 22, dst += 32) {
-        float d = quant_f16_to_f32(load_u16(p));
-        uint32_t high = load_u32(p + 2);
-        for (int i = 0; i < 16; i++) {
-            int lo = (p[6 + i] & 15) | (int)((high >> i & 1u) << 4);
-            int hi = (p[6 + i] >> 4) | (int)((high >> (i + 16) & 1u) << 4);
-            dst[i] = d * (float)(lo - 16);
-            dst[i + 16] = d * (float)(hi - 16);
-        }
-    }
-}
-
-static void q5_1_dequant(float *dst, const void *src, size_t n) {
-    const uint8_t *p = src;
-    for (size_t b = 0; b < n / 32; b++, p += 24, dst += 32) {
-        float d = quant_f16_to_f32(load_u16(p));
-        float m = quant_f16_to_f32(load_u16(p + 2));
-        uint32_t high = load_u32(p + 4);
-        for (int i = 0; i < 16; i++) {
-            int lo = (p[8 + i] & 15) | (int)((high >> i & 1u) << 4);
-            int hi = (p[8 + i] >> 4) | (int)((high >> (i + 16) & 1u) << 4);
-            dst[i] = fmaf(d, (float)lo, m);
-            dst[i + 16] = fmaf(d, (float)hi, m);
-        }
-    }
-}
-
 static void q8_0_dequant(float *dst, const void *src, size_t n) {
     const uint8_t *p = src;
     for (size_t b = 0; b < n / 32; b++, p += 34, dst += 32) {
@@ -166,6 +137,24 @@ static void read_nibbles(struct quant_unit *ret, const uint8_t *p) {
 static void read_bits(struct quant_unit *ret, const uint8_t *p, unsigned from, unsigned mask) {
     memset(ret->u, 0, sizeof ret->u);
     add_bits(ret->u, p, 32, from, mask, 0);
+}
+
+/* f16 d; u32 fifth bits, bit k of element k; nibbles. A weight is d * (u - 16). */
+static void q5_0_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    (void)i;
+    read_d(ret, p, false);
+    read_nibbles(ret, p + 6);
+    for (uint32_t k = 0; k < 32; k++)
+        ret->u[k] = (uint8_t)(ret->u[k] | (p[2 + k / 8] >> (k % 8) & 1) << 4);
+    ret->sc[0] = ret->sc[1] = 1;
+}
+
+/* f16 d, m; then as Q5_0. A weight is d * u + m. */
+static void q5_1_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
+    q5_0_unit(ret, p + 2, i);
+    ret->d = quant_f16_to_f32(load_u16(p));
+    ret->dmin = -quant_f16_to_f32(load_u16(p + 2));
+    ret->m[0] = ret->m[1] = 1;
 }
 
 static void iq4_nl_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
@@ -278,11 +267,11 @@ void quant_dequant(const struct quant_type *t, float *dst, const void *src, size
 static const struct quant_type quant_types[] = {
     FLOATS("f32", QUANT_F32, 4, PACK_F32, f32_dequant),
     FLOATS("f16", QUANT_F16, 2, PACK_F16, f16_dequant),
-    FLOATS("bf16", QUANT_BF16, 2, PACK_BF16, bf16_dequant),            /* upper half of an f32 */
-    LEGACY("q4_0", QUANT_Q4_0, 18, PACK_NIB, 8, false, q4_0_dequant),  /* f16 d; nibbles */
-    LEGACY("q4_1", QUANT_Q4_1, 20, PACK_NIB, 0, true, q4_1_dequant),   /* f16 d, m; nibbles */
-    LEGACY("q5_0", QUANT_Q5_0, 22, PACK_U8, 16, false, q5_0_dequant),  /* f16 d; u32; nibbles */
-    LEGACY("q5_1", QUANT_Q5_1, 24, PACK_U8, 0, true, q5_1_dequant),    /* f16 d, m; u32; nibbles */
+    FLOATS("bf16", QUANT_BF16, 2, PACK_BF16, bf16_dequant),           /* upper half of an f32 */
+    LEGACY("q4_0", QUANT_Q4_0, 18, PACK_NIB, 8, false, q4_0_dequant), /* f16 d; nibbles */
+    LEGACY("q4_1", QUANT_Q4_1, 20, PACK_NIB, 0, true, q4_1_dequant),  /* f16 d, m; nibbles */
+    {"q5_0", QUANT_Q5_0, 32, 22, PACK_Q5_0, 16, false, false, 0, NULL, q5_0_unit, NULL},
+    {"q5_1", QUANT_Q5_1, 32, 24, PACK_Q5_1, 0, true, false, 0, NULL, q5_1_unit, NULL},
     LEGACY("q8_0", QUANT_Q8_0, 34, PACK_U8, 128, false, q8_0_dequant), /* f16 d; int8[32] */
     {"q2_k", QUANT_Q2_K, 256, 84, PACK_Q2_K, 0, true, true, 80, NULL, q2_k_unit, NULL},
     {"q3_k", QUANT_Q3_K, 256, 110, PACK_Q3_K, 4, false, true, 108, NULL, q3_k_unit, NULL},

@@ -42,6 +42,8 @@ enum pack_form {
     PACK_IQ4_NL,
     PACK_IQ4_XS,
     PACK_MXFP4,
+    PACK_Q5_0,
+    PACK_Q5_1,
 };
 
 /* Largest exponent byte of MXFP4: 2^(e - 128) times 12582912 is still finite (kernels.h). */

@@ -284,9 +284,9 @@ static void test_pack_refuses_bad_input(void **state) {
 /* What is kept a weight: llama.cpp's bits and at most a tenth more. */
 static void test_packed_weights_take_the_file_s_bits(void **state) {
     struct fixture *f = *state;
-    static const uint32_t dtypes[] = {QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q8_0, QUANT_Q2_K,
-                                      QUANT_Q3_K,   QUANT_Q4_K,   QUANT_Q5_K, QUANT_Q6_K,
-                                      QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_MXFP4};
+    static const uint32_t dtypes[] = {
+        QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1,   QUANT_Q8_0,   QUANT_Q2_K, QUANT_Q3_K,
+        QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_MXFP4};
     for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
         const struct quant_type *t = quant_type_find(dtypes[i]);
         size_t bytes;

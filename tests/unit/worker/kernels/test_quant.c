@@ -77,10 +77,10 @@ static void test_dequant_of_known_blocks(void **state) {
     assert_true(y[0] == 1.0f && y[16] == 0.5f && y[15] == -1.0f);
     uint8_t q5_0[22] = {0x00, 0x3c /* 1 */, 0x01, 0, 0x02, 0 /* fifth bits of 0 and 17 */,
                         0x23, 0x50};
-    quant_type_find(QUANT_Q5_0)->dequant(y, q5_0, 32);
+    quant_dequant(quant_type_find(QUANT_Q5_0), y, q5_0, 32);
     assert_true(y[0] == 3.0f && y[16] == -14.0f && y[17] == 5.0f && y[2] == -16.0f);
     uint8_t q5_1[24] = {0x00, 0x3c, 0x00, 0x40 /* 2 */, 0, 0x80, 0, 0x80 /* 15 and 31 */};
-    quant_type_find(QUANT_Q5_1)->dequant(y, q5_1, 32);
+    quant_dequant(quant_type_find(QUANT_Q5_1), y, q5_1, 32);
     assert_true(y[15] == 18.0f && y[31] == 18.0f && y[0] == 2.0f);
     uint8_t q8_0[34] = {0x00, 0x34 /* .25 */, 0x80, 0x7f};
     quant_type_find(QUANT_Q8_0)->dequant(y, q8_0, 32);
