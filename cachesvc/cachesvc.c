@@ -427,7 +427,7 @@ static void close_back(struct node *n) {
     if (n->has_timers) {
         n->closing += 2;
         uv_close((uv_handle_t *)&s->tick, on_timer_closed);
-        uv_close((uv_handle_t *)&s->prepare, on_timer_closed);
+        uv_close((uv_handle_t *)&s->wake, on_timer_closed);
     }
     on_back_closed(n);
 }
@@ -544,8 +544,8 @@ int cachesvc_open(struct cachesvc **ret, const struct cachesvc_env *env,
         return rv;
     }
     uv_timer_init(s->loop, &s->tick);
-    uv_prepare_init(s->loop, &s->prepare);
-    s->tick.data = s->prepare.data = s;
+    uv_idle_init(s->loop, &s->wake);
+    s->tick.data = s->wake.data = s;
     n->has_timers = true;
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     s->phase = SVC_READY;

@@ -48,7 +48,8 @@ struct cachesvc {
     struct http_metrics_source sources[2];
     struct http_route routes[HTTP_METRICS_ROUTES];
     uv_timer_t tick;
-    uv_prepare_t prepare; /* active while something given back may serve who waits */
+    uv_idle_t
+        wake; /* active while something given back may serve who waits: the loop does not sleep then */
 
     struct list denied; /* struct svc_denied, svc_session.c */
     struct slabpool denials;
@@ -130,11 +131,11 @@ int svc_fetch_init(struct cachesvc *s);
 void svc_fetch_fini(struct cachesvc *s);
 int svc_fetch(void *arg, struct rpc_call *call, struct errbuf *eb);
 int svc_cancel(void *arg, struct rpc_call *call, struct errbuf *eb);
-void svc_fetch_pump_conn(struct cachesvc *s, struct session *ss, const struct rpc_conn *c);
+void svc_fetch_pump_conn(struct cachesvc *s, struct session *ss, struct rpc_conn *c);
 /* Ends the streams of one connection, or (c NULL) all of the session's. */
 void svc_fetch_end(struct cachesvc *s, struct session *ss, const struct rpc_conn *c);
 void svc_fetch_tick(struct cachesvc *s); /* deadlines, and readers that are too slow */
-void svc_fetch_turns(uv_prepare_t *p);   /* p->data: the cachesvc; serves who waits, stops p */
+void svc_fetch_turns(uv_idle_t *p);      /* p->data: the cachesvc; serves who waits, stops p */
 
 /* svc_put.c */
 int svc_put_init(struct cachesvc *s);

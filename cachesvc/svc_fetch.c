@@ -15,7 +15,6 @@
 #include "common/check.h"
 
 #define WINDOW 8u
-#define TURNS_MAX 64u                  /* streams begun or taken up in one turn of the loop */
 #define RATE_WINDOW_NS (10 * NS_PER_S) /* over which a reader's rate is taken */
 #define SENDS_MIN 1024u
 #define SENDS_MAX 65536u
@@ -98,7 +97,7 @@ static struct share_user *bound_of(struct fetch_stream *st, enum bound b) {
  * inside the call that gave it, which may be in the middle of a send. */
 static void kick(struct cachesvc *s) {
     if (!list_empty(&s->turns) || !list_empty(&s->held))
-        uv_prepare_start(&s->prepare, svc_fetch_turns);
+        uv_idle_start(&s->wake, svc_fetch_turns);
 }
 
 static void give_back(struct cachesvc *s, struct share_user *u, uint64_t n) {
@@ -213,7 +212,12 @@ static int send_payload(struct fetch_stream *st, uint32_t index, struct fetch_se
 
 /* ---- the pump ---- */
 
-static void pump(struct fetch_stream *st);
+static void pump(struct fetch_stream *st, uint64_t end_ns);
+
+/* When what is begun now has had its slice of this turn. */
+static uint64_t slice_end(const struct cachesvc *s) {
+    return clock_mono_ns(s->clk) + RPC_CONN_SLICE_NS;
+}
 
 static uint8_t status_of(int rv) {
     if (rv == ERR_BUSY)
@@ -232,7 +236,7 @@ static void on_loaded(void *arg, int rv, const struct store_ref *ref) {
     else
         b->ref = *ref;
     give_back(st->svc, bound_of(st, BOUND_READS), 1);
-    pump(st);
+    pump(st, slice_end(st->svc));
 }
 
 /* False: no share of reads is left. What turns out to be in RAM needs none. */
@@ -305,8 +309,9 @@ static bool send_head(struct fetch_stream *st, int *rv) {
     return true;
 }
 
-/* Gives st back when it is done or its connection cannot take more. */
-static void pump(struct fetch_stream *st) {
+/* Sends until the slice is over, and then goes on from on_drain. Gives st back when it is done or its connection cannot
+ * take more. */
+static void pump(struct fetch_stream *st, uint64_t end_ns) {
     if (st->is_pumping)
         return;
     st->is_pumping = true;
@@ -321,6 +326,10 @@ static void pump(struct fetch_stream *st) {
             break;
         }
         goes_on = send_head(st, &rv);
+        if (goes_on && clock_mono_ns(st->svc->clk) >= end_ns) {
+            rpc_conn_go_on(st->ask.conn);
+            goes_on = false;
+        }
     }
     st->is_pumping = false;
     if (rv < 0 || st->n_sent == st->ask.n)
@@ -343,7 +352,7 @@ static bool start_stream(struct cachesvc *s, const struct fetch_ask *take_ask,
     memcpy(st->ids, ids, st->ask.n * sizeof(*ids));
     list_push_back(&ss->streams, &st->link);
     note_streams(s);
-    pump(st);
+    pump(st, slice_end(s));
     return true;
 }
 
@@ -411,15 +420,25 @@ static struct session *next_turn(struct cachesvc *s) {
     return best;
 }
 
-void svc_fetch_turns(uv_prepare_t *p) {
+void svc_fetch_turns(uv_idle_t *p) {
     struct cachesvc *s = p->data;
-    uv_prepare_stop(p);
+    uv_idle_stop(p);
     struct list held;
     list_move(&s->held, &held);
-    for (struct list *l; (l = list_pop_front(&held));)
-        pump(LIST_ENTRY(l, struct fetch_stream, held));
+    uint64_t end_ns = slice_end(s);
+    for (struct list *l; (l = list_pop_front(&held));) {
+        struct fetch_stream *st = LIST_ENTRY(l, struct fetch_stream, held);
+        if (clock_mono_ns(s->clk) < end_ns)
+            pump(st, end_ns);
+        else
+            rpc_conn_go_on(st->ask.conn);
+    }
     struct session *ss;
-    for (uint32_t i = 0; i < TURNS_MAX && (ss = next_turn(s)); i++) {
+    while ((ss = next_turn(s))) {
+        if (clock_mono_ns(s->clk) >= end_ns) {
+            kick(s); /* somebody may go on at once */
+            return;
+        }
         struct fetch_wait *w = LIST_ENTRY(ss->waiting.next, struct fetch_wait, link);
         s->fetch_level = ss->fetch_time;
         unwait(s, w);
@@ -545,12 +564,23 @@ int svc_cancel(void *arg, struct rpc_call *call, struct errbuf *eb) {
     return svc_reply_ack(call, found);
 }
 
-void svc_fetch_pump_conn(struct cachesvc *s, struct session *ss, const struct rpc_conn *c) {
-    (void)s;
-    LIST_FOREACH_SAFE(&ss->streams, it, tmp) {
-        struct fetch_stream *st = LIST_ENTRY(it, struct fetch_stream, link);
-        if (st->ask.conn == c)
-            pump(st);
+/* In turns: who has been served stands behind the others. */
+void svc_fetch_pump_conn(struct cachesvc *s, struct session *ss, struct rpc_conn *c) {
+    uint64_t end_ns = slice_end(s);
+    uint32_t n = 0;
+    LIST_FOREACH(&ss->streams, it)
+    n++;
+    for (; n > 0 && !list_empty(&ss->streams); n--) {
+        struct fetch_stream *st = LIST_ENTRY(ss->streams.next, struct fetch_stream, link);
+        bool is_meant = st->ask.conn == c;
+        if (is_meant && clock_mono_ns(s->clk) >= end_ns) {
+            rpc_conn_go_on(c);
+            return;
+        }
+        list_remove(&st->link);
+        list_push_back(&ss->streams, &st->link);
+        if (is_meant)
+            pump(st, end_ns);
     }
 }
 

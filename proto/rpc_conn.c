@@ -14,7 +14,6 @@
 
 #define RPC_CONN_MAGIC 0x6e6e6f43u
 #define TRASH_BYTES (64u << 10)
-#define READ_BUDGET_BYTES (4u << 20) /* in one turn, so that one peer does not hold the loop */
 
 /*   CONNECTING --writable--> OPEN --error--> BROKEN --close--> CLOSED
  *        \--------error--------^   \--close_after_flush--> LINGER --flushed, EOF, timeout--> CLOSED */
@@ -46,7 +45,7 @@ struct rpc_conn {
     struct rpc_sink sink;
     bool is_in_payload;
     size_t pay_left;
-    uint64_t last_read_ns;
+    uint64_t last_read_ns, slice_end_ns;
     uint64_t frame_ns, deaf_ns; /* a frame has begun; we do not read since. 0: neither */
 
     struct rpc_out out;
@@ -307,8 +306,13 @@ static void note_frame(struct rpc_conn *c) {
         c->frame_ns = clock_mono_ns(c->cfg.clk);
 }
 
-/* Consumes what is buffered, frame by frame. */
+static bool is_slice_over(const struct rpc_conn *c) {
+    return clock_mono_ns(c->cfg.clk) >= c->slice_end_ns;
+}
+
+/* Consumes what is buffered, frame by frame, until the slice is over; then goes on from the next turn. */
 static void process_in(struct rpc_conn *c) {
+    bool has_begun = false;
     while (c->state == CONN_OPEN && !c->is_paused) {
         if (c->is_in_payload) {
             if (c->pay_left > 0) {
@@ -316,7 +320,12 @@ static void process_in(struct rpc_conn *c) {
                 return;
             }
             finish_frame(c);
+            has_begun = true;
             continue;
+        }
+        if (has_begun && c->in.len > c->in.off && is_slice_over(c)) {
+            kick(c);
+            return;
         }
         int64_t r = wire_frame_read(&c->cfg.limits, c->in.bytes + c->in.off, c->in.len - c->in.off,
                                     &c->hdr);
@@ -374,10 +383,9 @@ static ssize_t read_some(struct rpc_conn *c, size_t *ret_asked) {
     return n;
 }
 
-/* Reads until the kernel has no more, the peer had its share of this turn, or somebody paused or
+/* Reads until the kernel has no more, the peer's slice of this turn is over, or somebody paused or
  * closed the connection from a callback. */
 static void on_readable(struct rpc_conn *c) {
-    size_t budget = READ_BUDGET_BYTES;
     c->is_corked = true;
     while (c->state == CONN_OPEN && !is_deaf(c)) {
         size_t asked;
@@ -394,9 +402,8 @@ static void on_readable(struct rpc_conn *c) {
         process_in(c);
         /* Less than asked: the kernel has no more. Asking again would only cost a call; polling is
          * by level, so nothing is lost. */
-        if ((size_t)n < asked || (size_t)n >= budget)
+        if ((size_t)n < asked || is_slice_over(c))
             break;
-        budget -= (size_t)n;
     }
     c->is_corked = false;
 }
@@ -465,6 +472,11 @@ bool rpc_conn_writable(struct rpc_conn *c) {
     bool ok = rpc_out_has_room(&c->out);
     c->want_drain = c->want_drain || !ok;
     return ok;
+}
+
+void rpc_conn_go_on(struct rpc_conn *c) {
+    c->want_drain = true;
+    kick(c);
 }
 
 bool rpc_conn_crowded(struct rpc_conn *c) {
@@ -545,12 +557,14 @@ static void on_poll(uv_poll_t *h, int status, int events) {
     if (status < 0)
         c->poll_events = 0; /* libuv has stopped the handle */
     c->is_kicked = false;
+    c->slice_end_ns = clock_mono_ns(c->cfg.clk) + RPC_CONN_SLICE_NS;
     if (c->state == CONN_CONNECTING)
         finish_connect(c);
     else if (c->state == CONN_OPEN) {
         if (was_kicked)
             process_in(c);
-        if (c->state == CONN_OPEN && ((events & UV_READABLE) || status < 0))
+        /* Kicked again: frames that are buffered come first. */
+        if (c->state == CONN_OPEN && !c->is_kicked && ((events & UV_READABLE) || status < 0))
             on_readable(c);
     }
     flush(c);

@@ -27,6 +27,11 @@ typedef struct uv_loop_s uv_loop_t;
 
 struct rpc_conn;
 
+/* What one peer may have of one turn of the loop, ns. Frames that are left wait for the next turn, so that whoever asks
+ * little waits for one such slice of every other peer, however many requests one read has brought. Long enough
+ * that a call of epoll between slices costs nothing. */
+#define RPC_CONN_SLICE_NS 200000u
+
 /* Where a payload goes. */
 struct rpc_sink {
     uint8_t *dst; /* [payload_len], or NULL: the bytes are read and dropped */
@@ -99,6 +104,8 @@ int rpc_conn_reply_error(struct rpc_conn *c, const struct wire_hdr *request, int
 /* Less than writable_bytes queued and half of the frames free: a stream may go on. If not,
  * on_drain comes. */
 bool rpc_conn_writable(struct rpc_conn *c);
+/* on_drain comes in the next turn, or when there is room again: for a sender whose slice is over. */
+void rpc_conn_go_on(struct rpc_conn *c);
 /* Nearly full: a server stops reading requests, whose answers would not fit. If so, on_drain
  * comes. */
 bool rpc_conn_crowded(struct rpc_conn *c);

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "cachesvc/store/store_priv.h"
 #include "cachesvc/svc.h"
 #include "common/checksum.h"
 #include "tests/integration/raw_client.h"
@@ -551,6 +552,23 @@ static void test_stats_and_touch_count_the_tokens_own(void **state) {
     assert_int_equal(res.n_prefix, 0);
 }
 
+/* What the store shares among tenants, it shares among tokens: each has its own there, and only one. */
+static void test_the_store_tells_tokens_apart(void **state) {
+    struct world *w = *state;
+    struct raw again;
+    raw_open(&again, &w->f, 0);
+    assert_int_equal(raw_hello(&again, MSG_ROLE_WORKER, tokens[MSG_ROLE_WORKER], NULL), 0);
+    uint32_t n_sessions[4] = {0}, n = 0;
+    LIST_FOREACH(&w->f.node->store->live_tenants, it) {
+        assert_true(n < ARRAY_LEN(n_sessions));
+        n_sessions[n++] = LIST_ENTRY(it, struct store_tenant, link)->n_sessions;
+    }
+    assert_int_equal(n, 4);
+    assert_int_equal(n_sessions[0], 1); /* B's worker was first */
+    assert_int_equal(n_sessions[1], 2); /* A's worker, twice now */
+    raw_close(&again);
+}
+
 /* A: one token's sessions took all there are, and an administrator could not even ask who holds them. */
 static void test_one_token_leaves_sessions_to_the_others(void **state) {
     (void)state;
@@ -591,6 +609,7 @@ int main(void) {
         T(test_namespaces_are_made_by_workers_and_small),
         T(test_lists_show_the_tokens_own),
         T(test_stats_and_touch_count_the_tokens_own),
+        T(test_the_store_tells_tokens_apart),
         cmocka_unit_test(test_one_token_leaves_sessions_to_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

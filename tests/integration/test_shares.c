@@ -111,6 +111,35 @@ static void test_a_reader_that_never_reads_stops_nobody(void **state) {
     raw_peer_close(&h);
 }
 
+/* A: a fetch of 4,096 ids was answered in one go, 4,096 frames of it, while everybody waited. */
+static void test_a_long_stream_goes_in_slices(void **state) {
+    struct world *w = *state;
+    static struct block_id ids[4096];
+    struct raw_peer h;
+    struct msg_fetch_block m;
+    fake_clock_init(&w->clk);
+    w->f.clk = &w->clk.clk;
+    work_starts(w);
+    raw_peer_open(&h, &w->f, 0);
+    w->clk.step_ns = RPC_CONN_SLICE_NS / 10;
+    struct msg_fetch_req q = {.ns = h.handle, .ids = ids, .n_ids = ARRAY_LEN(ids)};
+    uint64_t id = RAW_SEND(&h.data, fetch_req, WIRE_FETCH, &q), n = 0;
+    struct session *ss = session_number(w, 1);
+    for (int i = 0; i < 2000 && !ss->bound[BOUND_STREAMS].used; i++)
+        test_loop_turn(&w->f.tl);
+    work_goes_on(w, 100);
+    assert_int_equal(ss->bound[BOUND_STREAMS].used, 1); /* it is not through yet */
+    while (n < ARRAY_LEN(ids)) {
+        assert_true(raw_answer(&h.data, id));
+        assert_int_equal(RAW_DECODE(&h.data, fetch_block, &m), 0);
+        assert_int_equal(m.index, n);
+        assert_int_equal(m.status, MSG_FETCH_ABSENT);
+        n += m.count;
+    }
+    assert_true(h.data.hdr.flags & WIRE_F_END);
+    raw_peer_close(&h);
+}
+
 /* A1: what Hello promises is true: so many requests of a session are taken, whatever the others do. */
 static void test_max_inflight_is_true(void **state) {
     struct world *w = *state;
@@ -419,6 +448,7 @@ int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_a_reader_that_never_reads_stops_nobody),
+        T(test_a_long_stream_goes_in_slices),
         T(test_max_inflight_is_true),
         T(test_waiting_sessions_take_turns),
         T(test_deadlines_end_streams_and_waiting),

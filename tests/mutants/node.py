@@ -47,3 +47,8 @@ mutant("share-goes-by-all-sessions", "common/share.c", "    uint32_t n = t->n_wa
        "unit/common/share unit/cachesvc/store_share")
 mutant("who-waits-is-passed-over", "common/share.c", "uint64_t first = is_within ? 0 : s->asked - u->asked;",
        "uint64_t first = 0;", "unit/common/share unit/cachesvc/store_share")
+mutant("a-stream-in-one-go", "cachesvc/svc_fetch.c", "if (goes_on && clock_mono_ns(st->svc->clk) >= end_ns) {",
+       "if (goes_on && end_ns == 0) {", "integration/shares")
+mutant("namespace-of-ids-guessed", "cachesvc/svc_admin.c", "if (m.n_ids && !m.digest.n)", "if (0)", "integration/rpc_roundtrip")
+mutant("session-without-its-tenant", "cachesvc/session.c", "block_store_session_open(store, s->tenant, &s->store)",
+       "block_store_session_open(store, NULL, &s->store)", ACCESS)

@@ -32,3 +32,5 @@ mutant("segments-are-not-kept-together", "proto/kv_route.c",
 mutant("first-node-owns-all", "proto/kv_route.c",
        "            best = i;\n            best_score = s;\n        }\n    }\n    return best;",
        "            best_score = s;\n        }\n    }\n    return best;", "unit/proto/kv_route")
+mutant("no-slices-of-a-turn", "proto/rpc_conn.c", "if (has_begun && c->in.len > c->in.off && is_slice_over(c)) {",
+       "if (has_begun && c->slice_end_ns == 0) {", "unit/proto/rpc_conn")

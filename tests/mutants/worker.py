@@ -82,3 +82,10 @@ mutant("a-word-cut-under-a-token", "worker/text/tokenizer_spm.c", "t->glue[b / 3
        "unit/worker/text/tokenizer_spm")
 mutant("heads-may-take-for-ever", "common/http_server.c", "    http_conn_arm(&c->conn, c->s->cfg.head_timeout_ms);",
        "    http_conn_arm(&c->conn, UINT32_MAX / 2);", "unit/common/http_server")
+mutant("fetched-blocks-counted-twice", "worker/sched/engine_thread.c", "        METRIC_INC(e->cfg.met, fetch_block_total);",
+       "        METRIC_ADD(e->cfg.met, fetch_block_total, 2);", PREFIX + " unit/worker/sched/engine_metrics")
+mutant("client-that-reads-nothing-stays", "common/http_conn.c",
+       "            arm_stall(c); /* slow, but it moves */\n        else\n            http_conn_drop(c);",
+       "            arm_stall(c); /* slow, but it moves */\n        else\n            arm_stall(c);", "unit/common/http_limits")
+mutant("large-blocks-on-the-heap", "common/process.c", "(void)mallopt(M_MMAP_THRESHOLD, 128 << 10);", "", "unit/common/http_limits")
+mutant("sighup-lost-before-the-loop", "common/svc_main.c", "    hold_signals(true);\n", "    signal(SIGHUP, SIG_IGN);\n", "unit/common/svc_main")

@@ -1,7 +1,8 @@
 #include "tests/support/fake_clock.h"
 
 static uint64_t fake_mono(const struct clock *c) {
-    return ((const struct fake_clock *)(const void *)c)->mono_ns;
+    struct fake_clock *fc = CONTAINER_OF((struct clock *)(uintptr_t)c, struct fake_clock, clk);
+    return fc->mono_ns += fc->step_ns;
 }
 
 static uint64_t fake_wall(const struct clock *c) {

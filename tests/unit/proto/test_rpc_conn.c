@@ -15,6 +15,7 @@
 #include "proto/rpc_conn.h"
 #include "proto/rpc_sock.h"
 #include "proto/wire_msg.h"
+#include "tests/support/fake_clock.h"
 
 #define PAYLOAD_MAX (1u << 20)
 
@@ -115,17 +116,30 @@ static void open_pair(struct fixture *f, const struct rpc_conn_cfg *cfg) {
     f->peer = fd[1];
 }
 
-static int setup(void **state) {
+static int setup_with(void **state, const struct clock *clk) {
     struct fixture *f = calloc(1, sizeof(*f));
     uv_loop_init(&f->loop);
     f->dst = malloc(PAYLOAD_MAX);
     struct rpc_conn_cfg cfg = {.limits = {4096, PAYLOAD_MAX},
                                .max_out_frames = 8,
                                .max_out_bytes = 2 * PAYLOAD_MAX,
-                               .writable_bytes = 65536};
+                               .writable_bytes = 65536,
+                               .clk = clk};
     open_pair(f, &cfg);
     *state = f;
     return 0;
+}
+
+static int setup(void **state) {
+    return setup_with(state, NULL);
+}
+
+/* Every look at the clock takes a third of a slice. */
+static int setup_slow(void **state) {
+    static struct fake_clock fc;
+    fake_clock_init(&fc);
+    fc.step_ns = RPC_CONN_SLICE_NS / 3;
+    return setup_with(state, &fc.clk);
 }
 
 static void turn(struct fixture *f, int n) {
@@ -211,6 +225,23 @@ static void test_frames_in_pieces_of_every_size(void **state) {
             assert_int_equal(f->msg[i], (uint8_t)(i * 7 + 3));
     }
     assert_int_equal(f->n_close, 0);
+}
+
+/* A: one read brought forty requests, and whoever came behind waited until all of them were served. */
+static void test_a_peer_has_a_slice_of_each_turn(void **state) {
+    struct fixture *f = *state;
+    static uint8_t stream[40 * 64];
+    size_t n = 0;
+    for (uint64_t i = 1; i <= 40; i++)
+        n += make_frame(stream + n, i, 8, 8);
+    assert_int_equal(write(f->peer, stream, n), (ssize_t)n);
+    int n_turns = 0;
+    for (int was = 0; f->n_frame < 40; was = f->n_frame, n_turns++) {
+        turn(f, 1);
+        assert_in_range(f->n_frame - was, 1, 4); /* at least one, however long it takes */
+    }
+    assert_true(n_turns >= 10);
+    assert_int_equal(f->last.request_id, 40);
 }
 
 static void test_large_payload_lands_at_its_destination(void **state) {
@@ -607,6 +638,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_listen_errors_say_what_is_wrong),
         T(test_frames_in_pieces_of_every_size),
+        cmocka_unit_test_setup_teardown(test_a_peer_has_a_slice_of_each_turn, setup_slow, teardown),
         T(test_large_payload_lands_at_its_destination),
         T(test_payload_without_destination_is_dropped),
         T(test_redirect_midway_stops_writing),
