@@ -42,7 +42,9 @@
     X(threads, U32, 0, 0, 1024, false, "kernel threads; 0: one a core")                            \
     X(isa, STR, "", 0, 32, false, "force kernels by name (scalar, avx2, avx512); empty: by CPU")   \
     X(numerics, ENUM, "exact", "exact|blas", 0, false, "kernels of prefill; blas: OpenBLAS")       \
-    X(kv_dtype, STR, "f16", 1, 16, false, "K and V in pages: f16 or f32")                          \
+    X(k_dtype, ENUM, "f16", "f16|f32|q8_0|q4_0", 0, false,                                         \
+      "K in pages, memory and cache; q8_0 takes 17/32 of f16's bytes, q4_0 9/32")                  \
+    X(v_dtype, ENUM, "f16", "f16|f32|q8_0|q4_0", 0, false, "V, as --k-dtype; the two are apart")   \
     X(block_tokens, U32, 32, 4, 1024, false, "tokens in a block, a power of two")                  \
     X(max_context, U32, 0, 0, 1u << 20, false,                                                     \
       "most tokens of one request, prompt and answer; 0: the model's")                             \

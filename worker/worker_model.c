@@ -79,9 +79,7 @@ load_weights(struct worker_model *m, const struct worker_config *cfg, struct wor
     if (cfg->chunk_tokens < cfg->max_seqs)
         return err_set(eb, ERR_INVALID, "--chunk-tokens %u is less than --max-seqs %u",
                        cfg->chunk_tokens, cfg->max_seqs);
-    int rv = kv_dtype_parse(cfg->kv_dtype, &m->kv_dtype);
-    if (rv < 0)
-        return err_set(eb, rv, "--kv-dtype '%s' is not supported; known: f16, f32", cfg->kv_dtype);
+    m->kv = (struct kv_dtypes){(enum kv_dtype)cfg->k_dtype, (enum kv_dtype)cfg->v_dtype};
     const struct model_load_cfg mc = {
         .path = cfg->model,
         .keep_raw = cfg->numerics == 1,
@@ -92,7 +90,7 @@ load_weights(struct worker_model *m, const struct worker_config *cfg, struct wor
                             : strcmp(cfg->digest_cache, "none") == 0 ? ""
                                                                      : cfg->digest_cache,
     };
-    rv = read(&m->model, &mc, eb);
+    int rv = read(&m->model, &mc, eb);
     if (rv < 0)
         return err_wrap(eb, rv, "model '%s'", cfg->model);
     set_name(m, cfg);
@@ -144,9 +142,10 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
     }
     m->max_ctx = cfg->max_context ? MIN(cfg->max_context, hp->n_ctx) : hp->n_ctx;
     m->max_logit_rows = MIN(cfg->chunk_tokens, MAX(cfg->max_seqs, LOGIT_ROWS_MIN));
-    rv = model_kv_layout(&m->layout, m->model, cfg->block_tokens, m->kv_dtype, eb);
+    rv = model_kv_layout(&m->layout, m->model, cfg->block_tokens, m->kv, eb);
     if (rv < 0)
-        return err_wrap(eb, rv, "--block-tokens %u", cfg->block_tokens);
+        return err_wrap(eb, rv, "--block-tokens %u, --k-dtype %s, --v-dtype %s", cfg->block_tokens,
+                        kv_dtype_name(m->kv.k), kv_dtype_name(m->kv.v));
     size_t stride = (m->layout.page_bytes + 4095) / 4096 * 4096;
     m->n_pages = (uint32_t)MIN(cfg->kv_bytes / stride, (uint64_t)1 << 24);
     if (!m->n_pages)
@@ -158,7 +157,7 @@ static int make_forward(struct worker_model *m, const struct worker_config *cfg,
         .max_logit_rows = m->max_logit_rows,
         .max_ctx = m->max_ctx,
         .block_tok = cfg->block_tokens,
-        .kv_dtype = m->kv_dtype,
+        .kv = m->kv,
         .ops = m->ops,
         .team = m->team,
         .blas = m->blas,

@@ -25,7 +25,7 @@ struct worker_model {
     struct chat_template *chat; /* NULL: chat_error says why */
     char chat_error[256];
     char name[256]; /* in /v1/models */
-    enum kv_dtype kv_dtype;
+    struct kv_dtypes kv;
     uint32_t max_ctx, max_logit_rows;
     struct kv_layout layout;
     uint32_t n_pages;

@@ -52,7 +52,7 @@ struct plan {
     const struct worker_config *cfg;
     struct worker_model m; /* its head, forward pass and layout; no weights */
     uint64_t vocabulary, fixed, memory;
-    enum kv_dtype dtypes[KV_N_DTYPES]; /* that --kv-dtype takes and the model's heads allow */
+    enum kv_dtype dtypes[KV_N_DTYPES]; /* for K and V both, that the model's heads allow */
     size_t n_dtypes;
 };
 
@@ -75,11 +75,10 @@ static int size_vocabulary(struct plan *p, struct errbuf *eb) {
 
 static void find_dtypes(struct plan *p) {
     for (int t = 0; t < KV_N_DTYPES; t++) {
-        enum kv_dtype type;
+        const struct kv_dtypes both = {(enum kv_dtype)t, (enum kv_dtype)t};
         struct kv_layout l = {0};
-        if (kv_dtype_parse(kv_dtype_name((enum kv_dtype)t), &type) == 0 &&
-            model_kv_layout(&l, p->m.model, p->cfg->block_tokens, type, NULL) == 0)
-            p->dtypes[p->n_dtypes++] = type;
+        if (model_kv_layout(&l, p->m.model, p->cfg->block_tokens, both, NULL) == 0)
+            p->dtypes[p->n_dtypes++] = both.k;
         kv_layout_fini(&l);
     }
 }

@@ -69,18 +69,20 @@ static int open_rig(struct rig *r, int argc, char **argv, struct errbuf *eb) {
         rv = model_load(&r->model, &load, eb);
     if (rv < 0)
         return rv;
+    struct kv_dtypes kv = {KV_F16, KV_F16};
+    if (argc > 4 && (kv_dtype_parse(argv[4], &kv.k) < 0 || kv_dtype_parse(argv[4], &kv.v) < 0))
+        return err_set(eb, ERR_INVALID, "KV dtype '%s'", argv[4]);
     const struct fwd_cfg cfg = {
         .max_rows = 2048,
         .max_seqs = 1,
         .max_logit_rows = 1,
         .max_ctx = MAX_CTX,
         .block_tok = BLOCK_TOK,
-        .kv_dtype = argc > 4 && strcmp(argv[4], "f32") == 0 ? KV_F32 : KV_F16,
+        .kv = kv,
         .ops = ops,
         .team = r->team,
     };
-    const size_t page =
-        (model_page_bytes(r->model, BLOCK_TOK, cfg.kv_dtype) + 4095) & ~(size_t)4095;
+    const size_t page = (model_page_bytes(r->model, BLOCK_TOK, cfg.kv) + 4095) & ~(size_t)4095;
     for (size_t i = 0; i < ARRAY_LEN(r->pages); i++) {
         r->pages[i] = aligned_alloc(4096, page);
         CHECK(r->pages[i]);

@@ -16,7 +16,7 @@ enum exact_factor {
     FACTOR_THREADS, /* 1, 2 */
     FACTOR_ISA,     /* scalar, avx2, avx512 */
     FACTOR_MODEL,   /* weight type or architecture */
-    FACTOR_KV,      /* f16, f32 */
+    FACTOR_KV,      /* dtypes of K and of V */
     FACTOR_BLOCK,   /* tokens a page */
     FACTOR_LENGTH,  /* tokens of the prompt */
     N_FACTORS

@@ -37,7 +37,7 @@ static struct fwd *new_fwd(const struct exact_ref *r, const struct kern_ops *ops
         .max_seqs = EXACT_MAX_BATCH,
         .max_ctx = MAX(r->n_tok, COMPANION_TOK),
         .block_tok = r->block_tok,
-        .kv_dtype = r->kv,
+        .kv = r->kv,
         .ops = ops,
         .team = team,
         .blas = r->blas,
@@ -182,22 +182,37 @@ static void take_prefix(struct runner *k) {
     }
 }
 
+static bool same_bytes(const uint8_t *a, const uint8_t *b, size_t off, size_t n) {
+    return memcmp(a + off, b + off, n) == 0;
+}
+
+/* The first n_fill tokens of one head: runs of [token][unit] of K, rows of V, and the scales of both. */
+static bool same_head(const struct exact_ref *r, const uint8_t *a, const uint8_t *b, size_t l,
+                      uint32_t h, uint32_t n_fill) {
+    const uint32_t d = r->model->hp.d_head, blk = r->block_tok;
+    const struct kv_place *at = &r->layout.layer[l];
+    const size_t unit = kv_is_scaled(r->kv.k) ? 4 : kv_run_bytes(r->kv.k, 1, 1, 1);
+    const size_t k = kv_run_bytes(r->kv.k, 1, d, blk),
+                 k_scales = kv_scale_bytes(r->kv.k, 1, d, blk);
+    const size_t v = kv_run_bytes(r->kv.v, 1, d, blk),
+                 v_scales = kv_scale_bytes(r->kv.v, 1, d, blk);
+    for (size_t off = 0; off < k; off += unit * blk)
+        if (!same_bytes(a, b, at->k + h * k + off, unit * n_fill))
+            return false;
+    for (size_t off = 0; off < k_scales; off += 2 * (size_t)blk)
+        if (!same_bytes(a, b, at->k_scale + h * k_scales + off, 2 * n_fill))
+            return false;
+    return same_bytes(a, b, at->v + h * v, v / blk * n_fill) &&
+           same_bytes(a, b, at->v_scale + h * v_scales, v_scales / blk * n_fill);
+}
+
 /* The rows of a partly filled page that count. */
 static bool same_filled(const struct runner *k, const uint8_t *a, const uint8_t *b,
                         uint32_t n_fill) {
-    const struct model_hparams *hp = &k->r->model->hp;
-    const size_t w = kv_dtype_bytes(k->r->kv), blk = k->r->block_tok;
-    for (size_t l = 0; l < hp->n_layer; l++)
-        for (size_t h = 0; h < hp->n_head_kv; h++) {
-            size_t head = kv_run_bytes(k->r->kv, 1, hp->d_head, k->r->block_tok);
-            size_t key = k->r->layout.layer[l].k + head * h,
-                   value = k->r->layout.layer[l].v + head * h;
-            for (size_t d = 0; d < hp->d_head; d++)
-                if (memcmp(a + key + d * blk * w, b + key + d * blk * w, n_fill * w) != 0)
-                    return false;
-            if (memcmp(a + value, b + value, n_fill * hp->d_head * w) != 0)
+    for (size_t l = 0; l < k->r->model->hp.n_layer; l++)
+        for (uint32_t h = 0; h < k->r->model->hp.n_head_kv; h++)
+            if (!same_head(k->r, a, b, l, h, n_fill))
                 return false;
-        }
     return true;
 }
 

@@ -15,7 +15,7 @@ enum exact_source { SOURCE_COLD, SOURCE_OWN, SOURCE_FETCHED, N_SOURCES };
 struct exact_ref {
     const struct model *model;
     struct matmul_blas *blas; /* NULL: numerics exact */
-    enum kv_dtype kv;
+    struct kv_dtypes kv;
     uint32_t block_tok, n_tok, n_pages;
     size_t page_bytes;
     struct kv_layout layout;

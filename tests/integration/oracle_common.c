@@ -161,7 +161,7 @@ static const char *model_copy(enum oracle_copy copy) {
 }
 
 static void make_pages(struct oracle_run *r, uint32_t n_pages, enum kv_dtype kv) {
-    size_t bytes = model_page_bytes(r->model, ORACLE_BLOCK_TOK, kv);
+    size_t bytes = model_page_bytes(r->model, ORACLE_BLOCK_TOK, (struct kv_dtypes){kv, kv});
     r->memory = aligned_alloc(64, (bytes * n_pages + 63) / 64 * 64);
     r->pages = calloc(n_pages, sizeof(*r->pages));
     assert_non_null(r->memory);
@@ -189,7 +189,7 @@ bool oracle_run_open(struct oracle_run *r, enum oracle_copy copy, enum kv_dtype 
         .max_seqs = 1,
         .max_ctx = max_ctx,
         .block_tok = ORACLE_BLOCK_TOK,
-        .kv_dtype = kv,
+        .kv = {kv, kv},
         .ops = ops,
         .team = r->team,
     };

@@ -30,7 +30,9 @@ static const uint32_t types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,   QUANT_Q
                                  QUANT_Q4_0, QUANT_Q4_1,   QUANT_Q5_0,   QUANT_Q5_1,
                                  QUANT_Q2_K, QUANT_Q3_K,   QUANT_Q4_K,   QUANT_Q5_K,
                                  QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_MXFP4};
-static const uint32_t blocks[] = {8, 16, 32};
+static const struct kv_dtypes kvs[] = {{KV_F16, KV_F16},   {KV_F32, KV_F32},  {KV_Q8_0, KV_Q8_0},
+                                       {KV_Q4_0, KV_Q4_0}, {KV_Q8_0, KV_F16}, {KV_F32, KV_Q4_0}};
+static const uint32_t blocks[] = {8, 16, 32}; /* scaled KV: 16 for 8 */
 static const uint32_t lengths[] = {47, 161, 530};
 static const char *const isas[] = {"scalar", "avx2", "avx512"};
 static const char *const source_names[] = {"cold", "own", "fetched"};
@@ -47,19 +49,20 @@ struct exactness {
     const char *model_name[MAX_MODELS];
     uint8_t n_models;
     /* Made when first needed. */
-    struct exact_ref ref[MAX_MODELS][2][ARRAY_LEN(blocks)][ARRAY_LEN(lengths)];
+    struct exact_ref ref[MAX_MODELS][ARRAY_LEN(kvs)][ARRAY_LEN(blocks)][ARRAY_LEN(lengths)];
     uint64_t seed;
     size_t n_run, n_failed;
 };
 
 static void describe(const struct exact_ref *r, const struct exact_conditions *c, const char *model,
                      char ret[256]) {
-    (void)snprintf(ret, 256,
-                   "%s kv=%s block=%u tokens=%u %s reuse=%u chunk=%u batch=%u slot=%u threads=%u "
-                   "isa=%s seed=%llu",
-                   model, kv_dtype_name(r->kv), r->block_tok, r->n_tok, source_names[c->source],
-                   c->source == SOURCE_COLD ? 0 : c->reuse_blocks, c->chunk, c->batch,
-                   c->slot % c->batch, c->threads, c->ops->name, (unsigned long long)c->seed);
+    (void)snprintf(
+        ret, 256,
+        "%s k=%s v=%s block=%u tokens=%u %s reuse=%u chunk=%u batch=%u slot=%u threads=%u "
+        "isa=%s seed=%llu",
+        model, kv_dtype_name(r->kv.k), kv_dtype_name(r->kv.v), r->block_tok, r->n_tok,
+        source_names[c->source], c->source == SOURCE_COLD ? 0 : c->reuse_blocks, c->chunk, c->batch,
+        c->slot % c->batch, c->threads, c->ops->name, (unsigned long long)c->seed);
 }
 
 static void judge(struct exactness *x, const struct exact_ref *r, const struct exact_conditions *c,
@@ -77,11 +80,13 @@ static void judge(struct exactness *x, const struct exact_ref *r, const struct e
 static struct exact_ref *ref_of(struct exactness *x, const struct exact_point *p) {
     struct exact_ref *r =
         &x->ref[p->v[FACTOR_MODEL]][p->v[FACTOR_KV]][p->v[FACTOR_BLOCK]][p->v[FACTOR_LENGTH]];
+    const struct kv_dtypes kv = kvs[p->v[FACTOR_KV]];
+    const bool scaled = kv_is_scaled(kv.k) || kv_is_scaled(kv.v);
     if (!r->model) {
         *r = (struct exact_ref){
             .model = x->model[p->v[FACTOR_MODEL]].model,
-            .kv = (enum kv_dtype)p->v[FACTOR_KV],
-            .block_tok = blocks[p->v[FACTOR_BLOCK]],
+            .kv = kv,
+            .block_tok = scaled ? MAX(16, blocks[p->v[FACTOR_BLOCK]]) : blocks[p->v[FACTOR_BLOCK]],
             .n_tok = lengths[p->v[FACTOR_LENGTH]],
         };
         exact_ref_open(r, x->ops[0], 7);
@@ -116,7 +121,7 @@ static void tiny_points(struct exactness *x, size_t n_random, bool all_pairs) {
         [FACTOR_THREADS] = MAX_THREADS,
         [FACTOR_ISA] = x->n_ops,
         [FACTOR_MODEL] = x->n_models,
-        [FACTOR_KV] = 2,
+        [FACTOR_KV] = ARRAY_LEN(kvs),
         [FACTOR_BLOCK] = ARRAY_LEN(blocks),
         [FACTOR_LENGTH] = ARRAY_LEN(lengths),
     };
@@ -141,7 +146,7 @@ static uint32_t below(uint64_t *rng, uint32_t n) {
 /* The scalar kernels take seconds a hundred rows here, minutes with float weights: so prompts are short,
  * points few, and scalar ones fewer. */
 static void real_model_points(struct exactness *x, const char *path, const char *what,
-                              uint32_t n_tok, size_t n_points) {
+                              struct kv_dtypes kv, uint32_t n_tok, size_t n_points) {
     struct errbuf eb;
     struct model *m;
     const struct model_load_cfg load = {.path = path, .digest_cache_dir = ""};
@@ -150,7 +155,7 @@ static void real_model_points(struct exactness *x, const char *path, const char 
         x->n_failed++;
         return;
     }
-    struct exact_ref r = {.model = m, .kv = KV_F16, .block_tok = 32, .n_tok = n_tok};
+    struct exact_ref r = {.model = m, .kv = kv, .block_tok = 32, .n_tok = n_tok};
     exact_ref_open(&r, x->ops[0], 11);
     uint64_t rng = x->seed + 1;
     for (size_t i = 0; i < n_points; i++) {
@@ -187,7 +192,7 @@ static void real_copy_points(struct exactness *x, const char *mkmodel, const cha
         _exit(127);
     }
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
-    real_model_points(x, path, type, 41, n_points);
+    real_model_points(x, path, type, kvs[0], 41, n_points);
     (void)unlink(path);
 }
 
@@ -198,7 +203,9 @@ static void real_models(struct exactness *x, const char *mkmodel, size_t n_point
         printf("INCIPIT_TEST_MODEL is not set: tiny models only\n");
         return;
     }
-    real_model_points(x, path, "as it is", 101, n_points);
+    real_model_points(x, path, "as it is", kvs[0], 101, n_points);
+    for (size_t i = 2; i < ARRAY_LEN(kvs); i++)
+        real_model_points(x, path, "scaled KV", kvs[i], 41, n_points * 2 / 5);
     for (size_t i = 0; mkmodel && i < ARRAY_LEN(copies); i++)
         real_copy_points(x, mkmodel, path, copies[i], n_points * 2 / 5);
 }
@@ -217,7 +224,7 @@ static void blas_points(struct exactness *x, size_t n_points) {
     for (size_t t = 0; t < x->n_models; t++) {
         struct exact_ref r = {.model = x->model[t].model,
                               .blas = blas,
-                              .kv = (enum kv_dtype)(t % 2),
+                              .kv = kvs[t % ARRAY_LEN(kvs)],
                               .block_tok = 32,
                               .n_tok = 161};
         exact_ref_open(&r, x->ops[x->n_ops - 1], 7);
@@ -246,7 +253,9 @@ static void blas_points(struct exactness *x, size_t n_points) {
 static void open_model(struct exactness *x, const struct tiny_spec *s, const char *name) {
     CHECK(x->n_models < MAX_MODELS);
     x->model_name[x->n_models] = name;
-    tiny_model_open(&x->model[x->n_models++], s);
+    struct tiny_spec wide = *s;
+    wide.d_head = MAX(32u, s->d_head); /* scaled KV's least */
+    tiny_model_open(&x->model[x->n_models++], &wide);
 }
 
 static void open_models(struct exactness *x) {

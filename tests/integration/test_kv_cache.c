@@ -29,7 +29,7 @@ static void garbage_pages(struct generation *g) {
 }
 
 static void generation_open(struct generation *g, const struct model *m) {
-    g->page_bytes = model_page_bytes(m, BLOCK, KV_F16);
+    g->page_bytes = model_page_bytes(m, BLOCK, (struct kv_dtypes){KV_F16, KV_F16});
     g->hidden = alloc_array((size_t)N_GEN * m->hp.n_embd, sizeof(float));
     CHECK(g->hidden);
     for (int i = 0; i < N_PAGES; i++)

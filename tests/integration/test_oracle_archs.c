@@ -123,11 +123,11 @@ static void run_open(struct run *r, const struct arch_case *c) {
         .max_seqs = 1,
         .max_ctx = MAX_TOK,
         .block_tok = BLOCK,
-        .kv_dtype = KV_F32,
+        .kv = {KV_F32, KV_F32},
         .ops = kernels_pick(NULL, &eb),
     };
     assert_int_equal(fwd_new(&r->fwd, r->tiny.model, &cfg, &eb), 0);
-    const size_t bytes = model_page_bytes(r->tiny.model, BLOCK, KV_F32);
+    const size_t bytes = model_page_bytes(r->tiny.model, BLOCK, (struct kv_dtypes){KV_F32, KV_F32});
     for (size_t i = 0; i < ARRAY_LEN(r->pages); i++) {
         r->pages[i] = aligned_alloc(64, bytes);
         assert_non_null(r->pages[i]);

@@ -16,8 +16,8 @@
 #include "tests/support/fake_node.h"
 #include "tests/support/tiny_model.h"
 
-#define B 8u
-#define N_PROMPT 83u
+#define B 16u
+#define N_PROMPT 163u
 #define N_BLOCKS ((N_PROMPT - 1) / B)
 #define N_NEW 20u
 
@@ -36,9 +36,18 @@ struct fixture {
 
 #define TYPE_REAL UINT32_MAX          /* the model that INCIPIT_TEST_MODEL names */
 #define TYPE_WINDOWS (UINT32_MAX - 1) /* six layers of seven see 24 positions */
-static const uint32_t types[] = {0 /* F32 */, 1 /* F16 */, 3 /* Q4_1 */, 8 /* Q8_0 */,
-                                 TYPE_WINDOWS};
-#define N_TYPES (ARRAY_LEN(types) + (getenv("INCIPIT_TEST_MODEL") != NULL))
+
+static const struct variant {
+    uint32_t type;
+    struct kv_dtypes kv;
+} variants[] = {
+    {0 /* F32 */, {KV_F16, KV_F16}},  {1 /* F16 */, {KV_F16, KV_F16}},
+    {3 /* Q4_1 */, {KV_F16, KV_F16}}, {8 /* Q8_0 */, {KV_F16, KV_F16}},
+    {3, {KV_Q8_0, KV_Q8_0}},          {8, {KV_Q4_0, KV_Q4_0}},
+    {1, {KV_Q8_0, KV_F16}},           {8, {KV_F32, KV_Q4_0}},
+    {TYPE_WINDOWS, {KV_F16, KV_F16}}, {TYPE_WINDOWS, {KV_Q4_0, KV_Q8_0}},
+    {TYPE_REAL, {KV_F16, KV_F16}},    {TYPE_REAL, {KV_Q8_0, KV_Q4_0}},
+};
 
 static void on_node_closed(void *arg) {
     ((struct fixture *)arg)->closed = true;
@@ -66,7 +75,7 @@ static void ask(struct worker_fx *w, struct answer *a, const struct fixture *f,
     worker_fx_wait(w, a);
 }
 
-static void fixture_open(struct fixture *f, uint32_t type) {
+static void fixture_open(struct fixture *f, struct variant v) {
     static const char *const listen[] = {"127.0.0.1:0"};
     struct errbuf eb = {{0}};
     struct worker_fx w;
@@ -76,15 +85,18 @@ static void fixture_open(struct fixture *f, uint32_t type) {
     CHECK(cfg_defaults(cachesvc_config_table(), &f->node_cfg_owned) == 0);
     f->cfg = f->cfg_owned;
     f->node_cfg = f->node_cfg_owned;
-    if (type == TYPE_REAL) {
+    if (v.type == TYPE_REAL) {
         f->cfg.model = getenv("INCIPIT_TEST_MODEL");
     } else {
-        struct tiny_spec spec = tiny_spec_of(type);
-        CHECK(type != TYPE_WINDOWS || tiny_spec_of_arch("gemma3", &spec));
+        struct tiny_spec spec = tiny_spec_of(v.type);
+        CHECK(v.type != TYPE_WINDOWS || tiny_spec_of_arch("gemma3", &spec));
+        spec.d_head = 32; /* scaled KV's least */
         tiny_model_file(&f->tiny, &spec);
         f->cfg.model = f->tiny.path;
     }
     f->cfg.block_tokens = B;
+    f->cfg.k_dtype = v.kv.k;
+    f->cfg.v_dtype = v.kv.v;
     f->cfg.chunk_tokens = 24;
     f->cfg.kv_bytes = 32 << 20;
     f->cfg.threads = 1;
@@ -92,7 +104,7 @@ static void fixture_open(struct fixture *f, uint32_t type) {
     if (worker_model_load(&f->m, &f->cfg, NULL, NULL, &eb) < 0)
         fail_msg("%s", eb.text);
     assert_true(f->m.numerics_ok);
-    assert_int_equal(f->m.layout.n_full, type == TYPE_WINDOWS ? 1 : f->m.layout.cfg.n_layer);
+    assert_int_equal(f->m.layout.n_full, v.type == TYPE_WINDOWS ? 1 : f->m.layout.cfg.n_layer);
     for (uint32_t i = 0; i < N_PROMPT; i++)
         f->tok[i] = (int32_t)(sample_random(3, i) % 256);
     f->node_cfg.listen.v = listen;
@@ -126,11 +138,13 @@ static void expect_cold(const struct fixture *f, const struct answer *a) {
 
 static void test_hit_on_another_worker_equals_cold(void **state) {
     (void)state;
-    for (size_t t = 0; t < N_TYPES; t++) {
+    for (size_t t = 0; t < ARRAY_LEN(variants); t++) {
+        if (variants[t].type == TYPE_REAL && !getenv("INCIPIT_TEST_MODEL"))
+            continue;
         struct fixture f;
         struct worker_fx a, b;
         struct answer first, hit, again;
-        fixture_open(&f, t < ARRAY_LEN(types) ? types[t] : TYPE_REAL);
+        fixture_open(&f, variants[t]);
         node_open(&f);
         worker_fx_open(&a, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
         worker_fx_open(&b, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
@@ -157,7 +171,7 @@ static void test_each_number_of_fetched_blocks_equals_cold(void **state) {
     (void)state;
     struct fixture f;
     struct worker_fx a, b;
-    fixture_open(&f, 3);
+    fixture_open(&f, (struct variant){3, {KV_F16, KV_F16}});
     node_open(&f);
     worker_fx_open(&a, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
     worker_fx_open(&b, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
@@ -183,7 +197,7 @@ static void test_many_at_once_with_a_cache_equal_cold(void **state) {
     struct fixture f;
     struct worker_fx a, b;
     struct answer x[12];
-    fixture_open(&f, 8);
+    fixture_open(&f, (struct variant){8, {KV_F16, KV_F16}});
     node_open(&f);
     worker_fx_open(&a, &f.loop, &f.m, &f.cfg, f.addr, FETCH_AUTO);
     worker_fx_open(&b, &f.loop, &f.m, &f.cfg, f.addr, FETCH_AUTO);
@@ -205,7 +219,7 @@ static void test_node_gone_and_back(void **state) {
     struct worker_fx a, b;
     struct answer x;
     char port[64];
-    fixture_open(&f, 3);
+    fixture_open(&f, (struct variant){3, {KV_F16, KV_F16}});
     node_open(&f);
     worker_fx_open(&a, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
     worker_fx_open(&b, &f.loop, &f.m, &f.cfg, f.addr, FETCH_ALWAYS);
@@ -245,7 +259,7 @@ struct scripted {
 /* The node holds the whole prompt; w is a new worker that owns nothing. */
 static void scripted_open(struct scripted *s, enum fetch_mode fetch) {
     struct answer x;
-    fixture_open(&s->f, 3);
+    fixture_open(&s->f, (struct variant){3, {KV_F16, KV_F16}});
     CHECK(fake_node_open(&s->node, &s->f.loop, "127.0.0.1:0", 1) == 0);
     snprintf(s->f.addr, sizeof(s->f.addr), "127.0.0.1:%u", s->node.port);
     worker_fx_open(&s->w, &s->f.loop, &s->f.m, &s->f.cfg, s->f.addr, FETCH_ALWAYS);
@@ -332,7 +346,9 @@ static void test_layers_that_are_no_multiple_of_64_bytes_are_refused(void **stat
     mine.block_tokens = 4; /* K and V: 2 * 1 head * 2 * 4 tokens * 2 bytes */
     mine.digest_cache = "none";
     assert_int_equal(worker_model_load(&m, &mine, NULL, NULL, &eb), ERR_UNSUPPORTED);
-    assert_non_null(strstr(eb.text, "--block-tokens 4: a layer of a KV block has 32 bytes"));
+    assert_non_null(strstr(
+        eb.text,
+        "--block-tokens 4, --k-dtype f16, --v-dtype f16: a layer of a KV block has 32 bytes"));
     remove(tiny.path);
     cfg_free(worker_config_table(), &cfg);
 }

@@ -115,7 +115,7 @@ static void test_bad_starts_end_with_a_message(void **state) {
                    "/nonexistent");
     expect_refused(ARGS("--no-such-option"), 2, "no-such-option");
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--isa", "abacus"), 3, "abacus");
-    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--kv-dtype", "q8_0"), 3, "q8_0");
+    expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--k-dtype", "q8_0"), 3, "q8_0");
     expect_refused(ARGS(MODEL, "--listen", "0.0.0.0:0"), 3, "not loopback");
     expect_refused(ARGS(MODEL, "--listen", "127.0.0.1:0", "--cache", "nowhere"), 3, "nowhere");
     expect_refused(

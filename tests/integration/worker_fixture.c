@@ -53,7 +53,7 @@ void worker_fx_open(struct worker_fx *w, uv_loop_t *loop, const struct worker_mo
         .max_logit_rows = m->max_logit_rows,
         .max_ctx = m->max_ctx,
         .block_tok = cfg->block_tokens,
-        .kv_dtype = m->kv_dtype,
+        .kv = m->kv,
         .ops = m->ops,
     };
     CHECK(fwd_new(&w->fwd, m->model, &fc, &eb) == 0);

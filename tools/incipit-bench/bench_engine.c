@@ -20,7 +20,8 @@
     X(model, STR, "", 0, 4096, false, "GGUF file; required")                                       \
     X(threads, U32, 1, 1, KERN_TEAM_MAX, false, "threads of both sides")                           \
     X(isa, STR, "", 0, 64, false, "scalar, avx2, avx512; without it the best of this CPU")         \
-    X(kv_dtype, STR, "f16", 0, 16, false, "f16 or f32")                                            \
+    X(k_dtype, ENUM, "f16", "f16|f32|q8_0|q4_0", 0, false, "K in pages")                           \
+    X(v_dtype, ENUM, "f16", "f16|f32|q8_0|q4_0", 0, false, "V in pages")                           \
     X(prefill, LIST, "128,512,2048", 1, MAX_POINTS, false, "prompt lengths")                       \
     X(decode_context, LIST, "1,512,2048", 1, MAX_POINTS, false,                                    \
       "tokens before the decode, 1 for an empty context")                                          \
@@ -40,7 +41,7 @@ struct engine_opts {
     struct engine_config cfg;
     uint32_t prefill[MAX_POINTS], n_prefill;
     uint32_t decode_ctx[MAX_POINTS], n_decode;
-    enum kv_dtype kv;
+    struct kv_dtypes kv;
 };
 
 struct engine {
@@ -61,13 +62,13 @@ static int parse(struct engine_opts *o, int argc, char **argv) {
         bench_args(engine_config_table(), &o->cfg, "engine --model FILE [OPTIONS]", argc, argv);
     if (rv)
         return rv;
+    o->kv = (struct kv_dtypes){(enum kv_dtype)c->k_dtype, (enum kv_dtype)c->v_dtype};
     o->n_prefill = bench_points(&c->prefill, 1u << 16, o->prefill, MAX_POINTS);
     o->n_decode = bench_points(&c->decode_context, 1u << 16, o->decode_ctx, MAX_POINTS);
-    const char *bad = !o->n_prefill                             ? "--prefill"
-                      : !o->n_decode                            ? "--decode-context"
-                      : kv_dtype_parse(c->kv_dtype, &o->kv) < 0 ? "--kv-dtype"
-                      : !c->model[0]                            ? "--model"
-                                                                : NULL;
+    const char *bad = !o->n_prefill  ? "--prefill"
+                      : !o->n_decode ? "--decode-context"
+                      : !c->model[0] ? "--model"
+                                     : NULL;
     if (!bad)
         return 0;
     fprintf(stderr, "incipit-bench: %s is missing or wrong (engine --help)\n", bad);
@@ -89,7 +90,7 @@ static uint32_t ctx_needed(const struct engine_opts *o) {
     return n;
 }
 
-static int make_pages(struct engine *e, enum kv_dtype kv) {
+static int make_pages(struct engine *e, struct kv_dtypes kv) {
     const size_t bytes = model_page_bytes(e->model, BLOCK_TOK, kv);
     const size_t n = (e->max_ctx + BLOCK_TOK - 1) / BLOCK_TOK;
     e->memory = aligned_alloc(64, (bytes * n + 63) / 64 * 64);
@@ -123,7 +124,7 @@ static int engine_open(struct engine *e, const struct engine_opts *o, struct err
                                .max_logit_rows = 1,
                                .max_ctx = e->max_ctx,
                                .block_tok = BLOCK_TOK,
-                               .kv_dtype = o->kv,
+                               .kv = o->kv,
                                .ops = e->ops,
                                .team = e->team};
     rv = fwd_new(&e->fwd, e->model, &fc, eb);
@@ -190,7 +191,8 @@ static int measure_peer(const struct engine_opts *o, struct bench_report *r, str
     struct bench_peer p = {.program = o->cfg.llama_bench,
                            .threads = o->cfg.threads,
                            .model = o->cfg.peer_model[0] ? o->cfg.peer_model : o->cfg.model,
-                           .kv_type = kv_dtype_name(o->kv)};
+                           .k_type = kv_dtype_name(o->kv.k),
+                           .v_type = kv_dtype_name(o->kv.v)};
     for (uint32_t i = 0; i < o->n_prefill; i++) {
         double ts;
         const int rv = bench_peer_run(&p, o->prefill[i], 0, 0, &ts, eb);
@@ -217,7 +219,7 @@ static int run(const struct engine_opts *o, struct engine *e, struct bench_repor
     bench_fact(r, "model", "%s", o->cfg.model);
     bench_fact(r, "kernels", "%s", e->ops->name);
     bench_fact(r, "threads", "%u", o->cfg.threads);
-    bench_fact(r, "kv", "%s", kv_dtype_name(o->kv));
+    bench_fact(r, "kv", "%s %s", kv_dtype_name(o->kv.k), kv_dtype_name(o->kv.v));
     bench_fact(r, "chunk", "%u", o->cfg.chunk);
     prefill(e, MIN(e->max_ctx, e->chunk)); /* warms caches and clocks; not counted */
     for (uint32_t i = 0; i < o->cfg.reps; i++) {

@@ -75,9 +75,12 @@ int bench_peer_run(const struct bench_peer *p, uint32_t n_prompt, uint32_t n_gen
     snprintf(prompt, sizeof(prompt), "%u", n_prompt);
     snprintf(gen, sizeof(gen), "%u", n_gen);
     snprintf(at, sizeof(at), "%u", depth);
-    const char *argv[MAX_ARGS] = {p->program, "-m",   p->model,   "-t",   threads,    "-p", prompt,
-                                  "-n",       gen,    "-d",       at,     "-r",       "1",  "-o",
-                                  "json",     "-ctk", p->kv_type, "-ctv", p->kv_type, NULL};
+    /* It takes a quantised V with flash attention only. */
+    const char *flash = p->v_type[0] == 'q' ? "1" : "0";
+    const char *argv[MAX_ARGS] = {p->program, "-m",  p->model, "-t",   threads,   "-p",
+                                  prompt,     "-n",  gen,      "-d",   at,        "-r",
+                                  "1",        "-o",  "json",   "-ctk", p->k_type, "-ctv",
+                                  p->v_type,  "-fa", flash,    NULL};
     struct strbuf out;
     strbuf_init(&out);
     /* execvp() does not write through its argument; its type is older than const. */

@@ -5,7 +5,7 @@
 
 struct bench_peer {
     const char *program, *model;
-    const char *kv_type; /* "f16", "f32" */
+    const char *k_type, *v_type; /* "f16", "f32", "q8_0", "q4_0" */
     uint32_t threads;
 };
 

@@ -4,7 +4,7 @@
  *   logitdump [options] --greedy N MODEL IDS      N more token ids, one a line
  *
  * IDS: a text file of decimal token ids between white space. Options: --isa NAME, --threads N,
- * --kv f16|f32, --chunk N (rows a step), --block N (tokens a page), --time (tokens/s to stderr).
+ * --k-dtype and --v-dtype f16|f32|q8_0|q4_0, --chunk N (rows a step), --block N (tokens a page), --time (tokens/s to stderr).
  * This file looks inside the worker (rule zero of the include table): it is what it inspects. */
 #include <getopt.h>
 #include <time.h>
@@ -17,7 +17,7 @@
 struct options {
     const char *isa, *model, *ids, *out;
     uint32_t threads, chunk, block, greedy;
-    enum kv_dtype kv;
+    struct kv_dtypes kv;
     bool time;
 };
 
@@ -89,7 +89,7 @@ static int open_session(struct session *s) {
         .max_seqs = 1,
         .max_ctx = n_pos,
         .block_tok = s->o.block,
-        .kv_dtype = s->o.kv,
+        .kv = s->o.kv,
         .ops = ops,
         .team = s->team,
     };
@@ -173,18 +173,24 @@ static int greedy(struct session *s) {
 }
 
 static int usage(FILE *f, int rc) {
-    fputs("usage: logitdump [--isa NAME] [--threads N] [--kv f16|f32] [--chunk N] [--block N]\n"
-          "                 [--time] (MODEL IDS OUT | --greedy N MODEL IDS)\n",
+    fputs("usage: logitdump [--isa NAME] [--threads N] [--k-dtype T] [--v-dtype T]\n"
+          "                 [--chunk N] [--block N] [--time] (MODEL IDS OUT | --greedy N MODEL "
+          "IDS)\n",
           f);
     return rc;
 }
 
 static bool parse_options(int argc, char **argv, struct options *o) {
     static const struct option opts[] = {
-        {"isa", required_argument, NULL, 'i'},   {"threads", required_argument, NULL, 't'},
-        {"kv", required_argument, NULL, 'k'},    {"chunk", required_argument, NULL, 'c'},
-        {"block", required_argument, NULL, 'b'}, {"greedy", required_argument, NULL, 'g'},
-        {"time", no_argument, NULL, 'T'},        {NULL, 0, NULL, 0},
+        {"isa", required_argument, NULL, 'i'},
+        {"threads", required_argument, NULL, 't'},
+        {"k-dtype", required_argument, NULL, 'k'},
+        {"v-dtype", required_argument, NULL, 'v'},
+        {"chunk", required_argument, NULL, 'c'},
+        {"block", required_argument, NULL, 'b'},
+        {"greedy", required_argument, NULL, 'g'},
+        {"time", no_argument, NULL, 'T'},
+        {NULL, 0, NULL, 0},
     };
     for (int c; (c = getopt_long(argc, argv, "", opts, NULL)) != -1;) {
         uint32_t n = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -192,7 +198,8 @@ static bool parse_options(int argc, char **argv, struct options *o) {
             o->isa = optarg;
         else if (c == 't')
             o->threads = n;
-        else if (c == 'k' && kv_dtype_parse(optarg, &o->kv) == 0)
+        else if ((c == 'k' || c == 'v') &&
+                 kv_dtype_parse(optarg, c == 'k' ? &o->kv.k : &o->kv.v) == 0)
             continue;
         else if (c == 'c')
             o->chunk = n;

@@ -3,7 +3,7 @@
  *   tokdump MODEL.gguf TEXT             TEXT as a user's: what looks like a control token stays text
  *   tokdump --chat MODEL.gguf TEXT      TEXT as the user's message in the model's chat template
  *     --block-tokens N                  B, default 32
- *     --kv-dtype T                      f16 (default) or f32, a part of the namespace as B is
+ *     --k-dtype T, --v-dtype T          f16 (default), f32, q8_0 or q4_0, parts of the namespace as B is
  *     --namespace HEX                   as /v1/models shows it; without, the namespace of a worker that runs
  *                                       here with this model, B and dtype, which loads the weights
  *
@@ -28,7 +28,8 @@ struct options {
     uint32_t block_tok;
     uint8_t namespace_digest[DIGEST_BYTES];
     bool has_namespace;
-    const char *model, *text, *kv_dtype;
+    const char *model, *text;
+    struct kv_dtypes kv;
 };
 
 struct dump {
@@ -74,7 +75,8 @@ static int find_namespace(struct options *o, struct errbuf *eb) {
         return rv;
     struct worker_config mine = cfg; /* cfg's own texts are cfg_free()'s */
     mine.model = o->model;
-    mine.kv_dtype = o->kv_dtype;
+    mine.k_dtype = o->kv.k;
+    mine.v_dtype = o->kv.v;
     mine.block_tokens = o->block_tok;
     mine.threads = 1;
     rv = worker_model_load(&m, &mine, NULL, NULL, eb);
@@ -175,21 +177,23 @@ static int print_all(const struct dump *d, const struct options *o) {
 }
 
 static int usage(FILE *f, int rc) {
-    fputs("usage: tokdump [--chat] [--block-tokens N] [--kv-dtype f16|f32] [--namespace HEX] "
-          "MODEL.gguf TEXT\n"
-          "  --chat     TEXT as the user's message in the model's chat template\n"
-          "  a '-' for TEXT reads standard input\n",
-          f);
+    fputs(
+        "usage: tokdump [--chat] [--block-tokens N] [--k-dtype T] [--v-dtype T] [--namespace HEX] "
+        "MODEL.gguf TEXT\n"
+        "  --chat     TEXT as the user's message in the model's chat template\n"
+        "  a '-' for TEXT reads standard input\n",
+        f);
     return rc;
 }
 
 static int parse_args(int argc, char **argv, struct options *o) {
     static const struct option longs[] = {{"chat", no_argument, NULL, 'c'},
                                           {"block-tokens", required_argument, NULL, 'b'},
-                                          {"kv-dtype", required_argument, NULL, 'k'},
+                                          {"k-dtype", required_argument, NULL, 'k'},
+                                          {"v-dtype", required_argument, NULL, 'v'},
                                           {"namespace", required_argument, NULL, 'n'},
                                           {NULL, 0, NULL, 0}};
-    *o = (struct options){.block_tok = 32, .kv_dtype = "f16"};
+    *o = (struct options){.block_tok = 32};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         char *end = NULL;
         if (c == 'c') {
@@ -199,8 +203,9 @@ static int parse_args(int argc, char **argv, struct options *o) {
             if (*end || v == 0 || v > 65536)
                 return -1;
             o->block_tok = (uint32_t)v;
-        } else if (c == 'k') {
-            o->kv_dtype = optarg;
+        } else if (c == 'k' || c == 'v') {
+            if (kv_dtype_parse(optarg, c == 'k' ? &o->kv.k : &o->kv.v) < 0)
+                return -1;
         } else if (c == 'n') {
             if (strlen(optarg) != 2 * DIGEST_BYTES ||
                 digest_unhex(optarg, DIGEST_BYTES, o->namespace_digest) < 0)

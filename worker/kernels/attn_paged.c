@@ -56,12 +56,18 @@ void attn_scratch_free(struct attn_scratch *s) {
 
 /* --- one block --------------------------------------------------------------------------------- */
 
+/* A run of the layer and its scales: from the page's start, and what a KV head has of it. */
+struct run_place {
+    size_t values, scales, head_bytes, head_scale_bytes;
+};
+
 struct attn_job {
     const struct kern_impl *impl;
     struct attn_scratch *scratch;
     const struct attn_shape *shape;
     const struct attn_seq *seqs;
     size_t n_seqs, n_items;
+    struct run_place k, v;
 };
 
 /* Pairs [first, first + n) of one KV head of one sequence. */
@@ -106,30 +112,53 @@ static uint32_t padded_pairs(uint32_t n) {
     return sizes[n];
 }
 
-static const uint8_t *head_k(const struct attn_job *j, const struct pairs *p, uint32_t page) {
-    const struct attn_shape *s = j->shape;
-    size_t head_bytes = kv_run_bytes(s->k_dtype, 1, s->head_dim, s->block_tokens);
-    return p->seq->pages[page] + s->k_off + p->kv * head_bytes;
-}
-
-static const uint8_t *head_v(const struct attn_job *j, const struct pairs *p, uint32_t page) {
-    const struct attn_shape *s = j->shape;
-    size_t head_bytes = kv_run_bytes(s->v_dtype, 1, s->head_dim, s->block_tokens);
-    return p->seq->pages[page] + s->v_off + p->kv * head_bytes;
-}
-
 #define PAGES_AHEAD 3
 
+/* What one KV head has of a page: the values' part of a run, and the scales'. */
+struct head_run {
+    const uint8_t *values;
+    const uint16_t *scales;
+};
+
+static struct head_run head_run_at(const struct pairs *p, uint32_t page,
+                                   const struct run_place *r) {
+    const uint8_t *at = p->seq->pages[page];
+    return (struct head_run){
+        .values = at + r->values + p->kv * r->head_bytes,
+        .scales = (const uint16_t *)(const void *)(at + r->scales + p->kv * r->head_scale_bytes),
+    };
+}
+
+/* kern_impl.h's ahead, for a walk that ends before position `to`. */
+static intptr_t bytes_ahead(const struct attn_job *j, const struct pairs *p, uint32_t page,
+                            uint32_t to) {
+    const uint8_t *const *pages = p->seq->pages;
+    return (page + PAGES_AHEAD) * j->shape->block_tokens < to
+               ? (intptr_t)pages[page + PAGES_AHEAD] - (intptr_t)pages[page]
+               : 0;
+}
+
+/* The scaled queries of the block, d-major or quantised as an activation row is. */
 static void load_queries(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
-                         float *qt) {
-    memset(qt, 0, (size_t)b->rh * b->head_dim * sizeof *qt);
+                         float *mem) {
+    const bool scaled = kv_is_scaled(b->k_dtype);
+    const size_t n = b->head_dim;
+    float *row = b->acc; /* not in use yet */
+    memset(mem, 0, b->rh * n * sizeof *mem);
     for (uint32_t i = 0; i < p->n; i++) {
-        const float *q =
-            p->seq->q + pair_row(p, i) * p->seq->q_stride + pair_head(p, i) * b->head_dim;
-        for (uint32_t d = 0; d < b->head_dim; d++)
-            qt[(size_t)d * b->rh + i] = q[d] * j->shape->scale;
+        const float *q = p->seq->q + pair_row(p, i) * p->seq->q_stride + pair_head(p, i) * n;
+        for (size_t d = 0; d < n; d++)
+            row[d] = q[d] * j->shape->scale;
+        if (scaled)
+            j->impl->quant_row((uint8_t *)mem, b->rh, i, row, b->head_dim / KV_QBLOCK,
+                               attn_act_class(b->k_dtype));
+        for (size_t d = 0; d < n && !scaled; d++)
+            mem[d * b->rh + i] = row[d];
     }
-    b->qt = qt;
+    if (scaled)
+        b->q_act = (const uint8_t *)mem;
+    else
+        b->qt = mem;
 }
 
 /* Scores of positions from .. to-1; from is a page's first. */
@@ -137,26 +166,32 @@ static void block_scores(const struct attn_job *j, const struct pairs *p, struct
                          uint32_t from, uint32_t to) {
     uint32_t bt = b->block_tokens;
     for (uint32_t pos = from; pos < to; pos += bt) {
-        const uint8_t *k = head_k(j, p, pos / bt);
-        bool more = pos + PAGES_AHEAD * bt < to;
-        b->ahead = more ? (intptr_t)head_k(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)k : 0;
-        j->impl->attn_scores(b, k, pos, MIN(bt, to - pos));
+        struct head_run k = head_run_at(p, pos / bt, &j->k);
+        b->ahead = bytes_ahead(j, p, pos / bt, to);
+        j->impl->attn_scores(b, k.values, k.scales, pos, MIN(bt, to - pos));
     }
+}
+
+/* Values of n positions of one page, for pairs [first, end). */
+static void values_at(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
+                      uint32_t pos, uint32_t n, uint32_t first, uint32_t end, intptr_t ahead) {
+    const uint32_t page = pos / b->block_tokens, t = pos % b->block_tokens;
+    const struct head_run v = head_run_at(p, page, &j->v);
+    b->ahead = ahead;
+    j->impl->attn_values(b, v.values, v.scales, pos - t, t, t + n, first, end);
 }
 
 /* Positions from .. to-1 one by one, each with the pairs that see it. */
 static void edge_values(const struct attn_job *j, const struct pairs *p, struct attn_block *b,
                         uint32_t from, uint32_t to) {
-    uint32_t bt = b->block_tokens, first = 0, end = 0;
-    b->ahead = 0;
+    uint32_t first = 0, end = 0;
     for (uint32_t pos = from; pos < to; pos++) {
         while (pair_last(p, first) < pos)
             first++;
         while (end < p->n && pair_first(j, p, end) <= pos)
             end++;
         if (first < end)
-            j->impl->attn_values(b, head_v(j, p, pos / bt), pos / bt * bt, pos % bt, pos % bt + 1,
-                                 first, end);
+            values_at(j, p, b, pos, 1, first, end, 0);
     }
 }
 
@@ -164,15 +199,12 @@ static void edge_values(const struct attn_job *j, const struct pairs *p, struct 
  * later row sees what an earlier one must not, or its window has left behind what an earlier one sees,
  * position by position. */
 static void block_values(const struct attn_job *j, const struct pairs *p, struct attn_block *b) {
-    uint32_t bt = b->block_tokens;
+    const uint32_t bt = b->block_tokens;
     uint32_t from = pair_first(j, p, p->n - 1), to = pair_last(p, 0) + 1; /* none if from >= to */
     edge_values(j, p, b, pair_first(j, p, 0), from);
     for (uint32_t pos = from, n; pos < to; pos += n) {
-        const uint8_t *v = head_v(j, p, pos / bt);
         n = MIN(bt - pos % bt, to - pos);
-        bool more = pos + PAGES_AHEAD * bt < to;
-        b->ahead = more ? (intptr_t)head_v(j, p, pos / bt + PAGES_AHEAD) - (intptr_t)v : 0;
-        j->impl->attn_values(b, v, pos / bt * bt, pos % bt, pos % bt + n, 0, b->rh);
+        values_at(j, p, b, pos, n, 0, b->rh, bytes_ahead(j, p, pos / bt, to));
     }
     edge_values(j, p, b, MAX(from, to), pair_last(p, p->n - 1) + 1);
 }
@@ -258,7 +290,7 @@ static void run_items(void *arg, size_t begin, size_t end, unsigned thread) {
  * thread, in the same order. */
 #define SPLIT_MIN_POS 512 /* below, three wake-ups cost more than idle threads */
 #define SPLIT_POS 256     /* positions of a piece, about; whole pages */
-#define SPLIT_D 32
+#define SPLIT_D KV_QBLOCK
 
 struct split {
     const struct attn_job *j;
@@ -335,6 +367,16 @@ static bool worth_splitting(const struct kern_team *team, const struct attn_job 
     return j->n_items < 2 * threads && j->n_items % threads != 0 && most >= SPLIT_MIN_POS;
 }
 
+static struct run_place run_place_of(const struct attn_shape *s, enum kv_dtype t, size_t values,
+                                     size_t scales) {
+    return (struct run_place){
+        .values = values,
+        .scales = scales,
+        .head_bytes = kv_run_bytes(t, 1, s->head_dim, s->block_tokens),
+        .head_scale_bytes = kv_scale_bytes(t, 1, s->head_dim, s->block_tokens),
+    };
+}
+
 void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_scratch *scratch,
                 const struct attn_shape *shape, const struct attn_seq *seqs, size_t n_seqs) {
     struct attn_job j = {
@@ -343,9 +385,13 @@ void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_
         .shape = shape,
         .seqs = seqs,
         .n_seqs = n_seqs,
+        .k = run_place_of(shape, shape->k_dtype, shape->k_off, shape->k_scale_off),
+        .v = run_place_of(shape, shape->v_dtype, shape->v_off, shape->v_scale_off),
     };
     CHECK(shape->n_head % shape->n_kv_head == 0 && shape->head_dim <= scratch->cfg.head_dim);
     CHECK(kern_team_size(team) <= scratch->cfg.n_threads);
+    CHECK(!(kv_is_scaled(shape->k_dtype) || kv_is_scaled(shape->v_dtype)) ||
+          (shape->head_dim % KV_QBLOCK == 0 && shape->block_tokens % 16 == 0));
     /* Odd sizes are for tests and tiny models: the reference computes the same bits. */
     if (!attn_is_vectorised(shape->head_dim, shape->block_tokens))
         j.impl = kern_ops_ref.impl;
@@ -383,36 +429,90 @@ static void store_f32(float *dst, size_t dst_step, const float *src, size_t n) {
         dst[i * dst_step] = src[i];
 }
 
-/* n floats to element `at`, at + step, ... of a run. */
-static void store_run(const struct kern_ops *ops, enum kv_dtype t, uint8_t *run, size_t at,
-                      size_t step, const float *src, size_t n) {
+static void store_floats(const struct kern_ops *ops, enum kv_dtype t, uint8_t *run, size_t at,
+                         size_t step, const float *src, size_t n) {
     if (t == KV_F16)
         store_f16(ops, (uint16_t *)(void *)run + at, step, src, n);
     else
         store_f32((float *)(void *)run + at, step, src, n);
 }
 
-/* From here on f16 is infinite. */
-static float limit_of(enum kv_dtype t) {
-    return t == KV_F16 ? 65520.0f : INFINITY;
+/* Two quants a byte, the second one `apart` further on. */
+static uint8_t nibbles(const int8_t *q, size_t apart) {
+    return (uint8_t)((q[0] + 8) | (q[apart] + 8) << 4);
+}
+
+/* One block of 32 of token t, as [d/4][token][4] or [d/8][token][4]. */
+static void put_k_block(uint8_t *run, enum kv_dtype t, size_t block_tok, size_t tok,
+                        const int8_t *q) {
+    if (t == KV_Q8_0)
+        for (size_t g = 0; g < 8; g++)
+            memcpy(run + (g * block_tok + tok) * 4, q + 4 * g, 4);
+    else
+        for (size_t i = 0; i < 16; i++)
+            run[(i / 4 * block_tok + tok) * 4 + i % 4] = nibbles(q + i / 4 * 8 + i % 4, 4);
+}
+
+static void put_v_block(uint8_t *dst, enum kv_dtype t, const int8_t *q) {
+    if (t == KV_Q8_0)
+        memcpy(dst, q, KV_QBLOCK);
+    else
+        for (size_t i = 0; i < 16; i++)
+            dst[i] = nibbles(q + i, 16);
+}
+
+/* One head's row of n values into a quantised run; false: a row error, and zeros. */
+static bool store_quants(enum kv_dtype t, bool is_k, uint8_t *run, uint16_t *scales,
+                         size_t block_tok, size_t tok, const float *src, size_t n) {
+    const size_t bytes = kv_run_bytes(t, 1, KV_QBLOCK, 1), blocks = n / KV_QBLOCK;
+    bool ok = true;
+    for (size_t b = 0; b < blocks; b++) {
+        int8_t q[KV_QBLOCK] = {0};
+        uint16_t scale = 0;
+        if (!kv_quant_row(q, &scale, src + b * KV_QBLOCK, KV_QBLOCK, t)) {
+            memset(q, 0, sizeof q);
+            ok = false;
+        }
+        if (is_k)
+            put_k_block(run + b * bytes * block_tok, t, block_tok, tok, q);
+        else
+            put_v_block(run + (tok * blocks + b) * bytes, t, q);
+        scales[is_k ? b * block_tok + tok : tok * blocks + b] = scale;
+    }
+    return ok;
+}
+
+/* K, or V, of one token. */
+static bool store_row(const struct kern_ops *ops, const struct attn_shape *s, bool is_k,
+                      uint8_t *page, size_t tok, const float *src) {
+    const enum kv_dtype t = is_k ? s->k_dtype : s->v_dtype;
+    const size_t d = s->head_dim, bt = s->block_tokens;
+    const struct run_place r = is_k ? run_place_of(s, t, s->k_off, s->k_scale_off)
+                                    : run_place_of(s, t, s->v_off, s->v_scale_off);
+    bool ok = kv_is_scaled(t) || /* from there on f16 is infinite */
+              kern_all_below(src, s->n_kv_head * d, t == KV_F16 ? 65520.0f : INFINITY);
+    for (size_t h = 0; h < s->n_kv_head; h++, src += d) {
+        uint8_t *run = page + r.values + h * r.head_bytes;
+        uint16_t *scales = (uint16_t *)(void *)(page + r.scales + h * r.head_scale_bytes);
+        if (kv_is_scaled(t))
+            ok = store_quants(t, is_k, run, scales, bt, tok, src, d) && ok;
+        else if (is_k)
+            store_floats(ops, t, run, tok, bt, src, d);
+        else
+            store_floats(ops, t, run, tok * d, 1, src, d);
+    }
+    return ok;
 }
 
 bool attn_store_kv(const struct kern_ops *ops, const struct attn_shape *shape,
                    const struct attn_kv_rows *rows) {
-    const size_t d = shape->head_dim, bt = shape->block_tokens, n = shape->n_kv_head * d;
     bool ok = true;
     for (uint32_t r = 0; r < rows->n_rows; r++) {
-        ok = kern_all_below(rows->k + r * rows->k_stride, n, limit_of(shape->k_dtype)) &&
-             kern_all_below(rows->v + r * rows->v_stride, n, limit_of(shape->v_dtype)) && ok;
-        uint32_t pos = rows->pos0 + r;
-        uint8_t *page = rows->pages[pos / bt];
-        size_t t = pos % bt;
-        for (size_t h = 0; h < shape->n_kv_head; h++) {
-            store_run(ops, shape->k_dtype, page + shape->k_off, h * d * bt + t, bt,
-                      rows->k + r * rows->k_stride + h * d, d);
-            store_run(ops, shape->v_dtype, page + shape->v_off, (h * bt + t) * d, 1,
-                      rows->v + r * rows->v_stride + h * d, d);
-        }
+        const uint32_t pos = rows->pos0 + r;
+        uint8_t *page = rows->pages[pos / shape->block_tokens];
+        const size_t tok = pos % shape->block_tokens;
+        ok = store_row(ops, shape, true, page, tok, rows->k + r * rows->k_stride) && ok;
+        ok = store_row(ops, shape, false, page, tok, rows->v + r * rows->v_stride) && ok;
     }
     return ok;
 }

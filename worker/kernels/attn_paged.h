@@ -1,6 +1,6 @@
 /* attn_paged.h - causal attention over pages, and writing K and V into them.
  *
- * A page holds B consecutive positions of all layers, f16 or f32 (kv_layout.h). Query head h reads KV head
+ * A page holds B consecutive positions of all layers (kv_layout.h). Query head h reads KV head
  * h / (n_head / n_kv_head). Pages that lie wholly before the window of the first row are not read, nor are
  * their pointers.
  * Two passes: all scores of a row and their exact maximum, then the values; a running maximum would
@@ -17,16 +17,11 @@
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/kv_layout.h"
 
-/* Bytes of an element of what attention reads. */
-static inline size_t kv_dtype_bytes(enum kv_dtype t) {
-    return t == KV_F16 ? 2 : 4;
-}
-
 /* One layer's view of a page. */
 struct attn_shape {
     uint32_t n_head, n_kv_head, head_dim; /* n_head a multiple of n_kv_head */
     uint32_t block_tokens;                /* B */
-    enum kv_dtype k_dtype, v_dtype;       /* each KV_F16 or KV_F32 */
+    enum kv_dtype k_dtype, v_dtype;       /* scaled ones: head_dim % 32 == 0, B % 16 == 0 */
     float scale;                          /* of the scores, usually 1 / sqrt(head_dim) */
     /* Bytes from the page's start to this layer's runs: struct kv_place. */
     size_t k_off, k_scale_off, v_off, v_scale_off;
@@ -65,8 +60,8 @@ void attn_paged(const struct kern_ops *ops, struct kern_team *team, struct attn_
                 const struct attn_shape *shape, const struct attn_seq *seqs, size_t n_seqs);
 
 /* Writes rows pos0 .. pos0+n_rows-1 of K (after RoPE) and V, [n_rows, n_kv_head, head_dim] f32 with
- * row strides in floats, into their pages, rounded to the page's dtype. Rows of different positions
- * may be stored by different threads. False: a value is a NaN, infinite, or rounds to infinity; what
+ * row strides in floats, into their pages, rounded to the page's dtypes. Rows of different positions
+ * may be stored by different threads. False: a value is a NaN, infinite, or rounds to infinity, or a scale does; what
  * such a page holds must not outlive its sequence. */
 struct attn_kv_rows {
     const float *k, *v;

@@ -158,16 +158,28 @@ struct attn_block {
     uint32_t rh; /* pairs in the layouts below: 1, 2, 3, 4, 6, 8 or 12; surplus pairs are zero */
     uint32_t head_dim, block_tokens;
     uint32_t d0,
-        d1; /* attn_values: the part of head_dim to compute, multiples of 16 but for the end */
+        d1; /* attn_values: the part of head_dim to compute, multiples of 32 but for the end */
     enum kv_dtype k_dtype, v_dtype;
     float softcap;   /* of the scores, 0: none */
     const float *qt; /* [head_dim][rh], scaled */
-    float *s;        /* scores, then probabilities: [position / 16][rh][16] */
-    float *acc;      /* [rh][head_dim] */
+    /* With scaled K instead: an act tile of rh rows, the scaled queries, of attn_act_class(). */
+    const uint8_t *q_act;
+    float *s;   /* scores, then probabilities: [position / 16][rh][16] */
+    float *acc; /* [rh][head_dim] */
     /* Bytes from what a kernel reads to what will be read a few pages later; 0 near the end. A decode row
      * takes K and V from far caches, and the hardware prefetcher stops at 4 KiB. */
     intptr_t ahead;
 };
+
+/* Of the queries' tile for scaled K: the offset is what a kernel may add to a K value to make it unsigned. */
+static inline struct act_class attn_act_class(enum kv_dtype t) {
+    return (struct act_class){t == KV_Q4_0 ? 8 : 128, false};
+}
+
+/* Bytes of n values of one token's V. */
+static inline size_t attn_v_bytes(enum kv_dtype t, size_t n) {
+    return t == KV_F16 ? 2 * n : t == KV_F32 ? 4 * n : t == KV_Q8_0 ? n : n / 2;
+}
 
 struct kern_impl {
     uint32_t tile_rows; /* most rows of a row tile, at most KERN_TILE_ROWS */
@@ -181,17 +193,19 @@ struct kern_impl {
 
     void (*f32_to_f16)(uint16_t *y, const float *x, size_t n);
 
-    /* Scores of positions pos0 .. pos0+n-1, which are the first n tokens of k [head_dim][B].
-     * Vector versions may also write the rest of the last 16. */
-    void (*attn_scores)(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n);
+    /* Scores of positions pos0 .. pos0+n-1, which are the first n tokens of one KV head's K; ks: its
+     * scales, if it has any. Vector versions may also write the rest of the last 16. */
+    void (*attn_scores)(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                        uint32_t pos0, uint32_t n);
     /* Scores [first, last] of pair i become exp(capped score - max); 1 / sum. Others of the tiles of 16
      * that hold these may be overwritten. sink: -INFINITY for none, which adds exactly nothing. */
     float (*attn_softmax)(const struct attn_block *b, uint32_t i, uint32_t first, uint32_t last,
                           float sink);
     /* acc[i] += p[i][pos] * v[pos] ascending, for pairs first <= i < end (0 and rh: the fast way) and
-     * the tokens t0 .. t1-1 of v [B][head_dim], whose token 0 is position pos0; d0 <= d < d1 only. */
-    void (*attn_values)(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                        uint32_t t1, uint32_t first, uint32_t end);
+     * the tokens t0 .. t1-1 of the head's V and its scales, if it has any, whose token 0 is position
+     * pos0; d0 <= d < d1 only. */
+    void (*attn_values)(const struct attn_block *b, const uint8_t *v, const uint16_t *vs,
+                        uint32_t pos0, uint32_t t0, uint32_t t1, uint32_t first, uint32_t end);
 };
 
 /* matmul_blas.c: one product through OpenBLAS; in->row_pos and w->raw are set. */

@@ -210,6 +210,10 @@ static void avx2_f32_to_f16(uint16_t *y, const float *x, size_t n) {
 
 /* --- attention ---------------------------------------------------------------------------------- */
 
+ALWAYS_INLINE __m256i bcast4(const uint8_t *p) {
+    return _mm256_castps_si256(_mm256_broadcast_ss((const float *)(const void *)p));
+}
+
 ALWAYS_INLINE __m256 load_kv(const uint8_t *p, size_t i, const bool f16) {
     if (f16)
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i)));
@@ -246,9 +250,12 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead) {
     _mm256_storeu_ps(acc + (i)*dim, lo##i);                                                        \
     _mm256_storeu_ps(acc + (i)*dim + 8, hi##i);
 
-#define DEFINE_ATTN(N)                                                                             \
-    ALWAYS_INLINE void scores_##N(const struct attn_block *b, const uint8_t *k, float *s,          \
-                                  uint32_t first, const bool f16) {                                \
+/* What gcc 12 may not reorder (matmul_avx2.c). */
+#define STEP(sum) __asm__("" : "+x"(sum))
+
+#define DEFINE_SCORES(N)                                                                           \
+    ALWAYS_INLINE void scores_any_##N(const struct attn_block *b, const uint8_t *k, float *s,      \
+                                      uint32_t first, const bool f16) {                            \
         const float *q = b->qt + first;                                                            \
         s += first * 16;                                                                           \
         ROWS_##N(S_ZERO) for (uint32_t d = 0; d < b->head_dim; d++, q += b->rh) {                  \
@@ -259,58 +266,163 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead) {
         }                                                                                          \
         ROWS_##N(S_STORE)                                                                          \
     }                                                                                              \
-    ALWAYS_INLINE void values_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,      \
-                                  uint32_t end, float *acc, uint32_t first, const bool f16) {      \
-        const size_t dim = b->head_dim;                                                            \
-        acc += first * dim;                                                                        \
-        ROWS_##N(A_LOAD) for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                      \
+    static void scores_##N(const struct attn_block *b, const uint8_t *k, float *s,                 \
+                           uint32_t first) {                                                       \
+        if (b->k_dtype == KV_F16)                                                                  \
+            scores_any_##N(b, k, s, first, true);                                                  \
+        else                                                                                       \
+            scores_any_##N(b, k, s, first, false);                                                 \
+    }
+
+/* Scaled K: N pairs x 8 tokens, the integer sums of 32 columns as in matmul_avx2.c. */
+#define Q_ZERO(i) __m256 f##i = _mm256_setzero_ps();
+#define Q_INIT(i) __m256i d##i = _mm256_setzero_si256();
+#define Q_BYTES(i)                                                                                 \
+    {                                                                                              \
+        __m256i q = bcast4(act + (i)*32 + g * 4);                                                  \
+        __m256i p = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(q, w));                       \
+        d##i = _mm256_add_epi32(d##i, _mm256_madd_epi16(p, ones));                                 \
+        STEP(d##i);                                                                                \
+    }
+#define Q_NIBBLES(i)                                                                               \
+    d##i = _mm256_add_epi16(d##i, _mm256_maddubs_epi16(lo, bcast4(act + (i)*32 + g * 8)));         \
+    STEP(d##i);                                                                                    \
+    d##i = _mm256_add_epi16(d##i, _mm256_maddubs_epi16(hi, bcast4(act + (i)*32 + g * 8 + 4)));     \
+    STEP(d##i);
+#define Q_SCALE(i)                                                                                 \
+    {                                                                                              \
+        __m256i idot = d##i;                                                                       \
+        if (q4)                                                                                    \
+            idot = _mm256_add_epi32(                                                               \
+                _mm256_madd_epi16(idot, ones),                                                     \
+                _mm256_sub_epi32(bcast4(tail + (i)*4), _mm256_set1_epi32(KERN_MAGIC_BITS)));       \
+        __m256 t = _mm256_mul_ps(sk, _mm256_cvtepi32_ps(idot));                                    \
+        f##i = _mm256_fmadd_ps(t, _mm256_castsi256_ps(bcast4(tail + b->rh * 4 + (i)*4)), f##i);    \
+        STEP(f##i);                                                                                \
+    }
+#define Q_STORE(i) _mm256_storeu_ps(s + (i)*16, f##i);
+
+#define DEFINE_SCALED_SCORES(N)                                                                    \
+    ALWAYS_INLINE void scaled_any_##N(const struct attn_block *b, const uint8_t *k,                \
+                                      const uint16_t *ks, float *s, uint32_t first,                \
+                                      const bool q4) {                                             \
+        const __m256i ones = _mm256_set1_epi16(1);                                                 \
+        const uint8_t *act = b->q_act + first * 32;                                                \
+        const size_t line = (size_t)b->block_tokens * 4;                                           \
+        s += first * 16;                                                                           \
+        ROWS_##N(Q_ZERO) for (uint32_t d = 0; d < b->head_dim; d += 32) {                          \
+            ROWS_##N(Q_INIT) for (int g = 0; g < (q4 ? 4 : 8); g++, k += line) {                   \
+                __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)k);                  \
+                fetch_ahead(k, b->ahead);                                                          \
+                if (q4) {                                                                          \
+                    const __m256i low = _mm256_set1_epi8(15);                                      \
+                    __m256i lo = _mm256_and_si256(w, low);                                         \
+                    __m256i hi = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);                   \
+                    ROWS_##N(Q_NIBBLES)                                                            \
+                } else {                                                                           \
+                    __m256i magnitude = _mm256_abs_epi8(w);                                        \
+                    ROWS_##N(Q_BYTES)                                                              \
+                }                                                                                  \
+            }                                                                                      \
+            const uint8_t *tail = act - first * 32 + b->rh * 32 + first * 4;                       \
+            const __m256 sk = load_kv((const uint8_t *)ks, 0, true);                               \
+            ROWS_##N(Q_SCALE) ks += b->block_tokens;                                               \
+            act += act_block_bytes(b->rh);                                                         \
+        }                                                                                          \
+        ROWS_##N(Q_STORE)                                                                          \
+    }                                                                                              \
+    static void scaled_##N(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,       \
+                           float *s, uint32_t first) {                                             \
+        if (b->k_dtype == KV_Q4_0)                                                                 \
+            scaled_any_##N(b, k, ks, s, first, true);                                              \
+        else                                                                                       \
+            scaled_any_##N(b, k, ks, s, first, false);                                             \
+    }
+
+/* 16 values of a token from d on; sv: their scale. */
+ALWAYS_INLINE void load_v(const uint8_t *v, const float *sv, uint32_t d, __m256 *v0, __m256 *v1,
+                          const enum kv_dtype t) {
+    if (!kv_is_scaled(t)) {
+        *v0 = load_kv(v, 0, t == KV_F16);
+        *v1 = load_kv(v, 8, t == KV_F16);
+        return;
+    }
+    const __m256 scale = _mm256_broadcast_ss(sv);
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)v);
+    if (t == KV_Q4_0) { /* the high nibbles are the second 16 of 32 */
+        a = _mm_and_si128(_mm_srl_epi16(a, _mm_cvtsi32_si128(d % 32 / 4)), _mm_set1_epi8(15));
+        a = _mm_sub_epi8(a, _mm_set1_epi8(8));
+    }
+    *v0 = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(a)));
+    *v1 = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))));
+}
+
+#define DEFINE_VALUES(N)                                                                           \
+    ALWAYS_INLINE void values_any_##N(const struct attn_block *b, const uint8_t *v,                \
+                                      const float *sv, uint32_t d, uint32_t pos, uint32_t end,     \
+                                      uint32_t first, const enum kv_dtype type) {                  \
+        const size_t dim = b->head_dim, row = attn_v_bytes(type, dim);                             \
+        float *acc = b->acc + first * dim + d;                                                     \
+        v += type == KV_Q4_0 ? d / 32 * 16 : attn_v_bytes(type, d);                                \
+        sv += d / 32;                                                                              \
+        ROWS_##N(A_LOAD) for (; pos < end; pos++, v += row, sv += dim / 32) {                      \
             const float *p = b->s + ((size_t)(pos / 16) * b->rh + first) * 16 + pos % 16;          \
-            __m256 v0 = load_kv(v, 0, f16), v1 = load_kv(v, 8, f16);                               \
+            __m256 v0, v1;                                                                         \
+            load_v(v, sv, d, &v0, &v1, type);                                                      \
             fetch_ahead(v, b->ahead);                                                              \
             ROWS_##N(A_FMA)                                                                        \
         }                                                                                          \
         ROWS_##N(A_STORE)                                                                          \
     }                                                                                              \
-    static void scores_fn_##N(const struct attn_block *b, const uint8_t *k, float *s,              \
-                              uint32_t first) {                                                    \
-        if (b->k_dtype == KV_F16)                                                                  \
-            scores_##N(b, k, s, first, true);                                                      \
-        else                                                                                       \
-            scores_##N(b, k, s, first, false);                                                     \
-    }                                                                                              \
-    static void values_fn_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,          \
-                              uint32_t end, float *acc, uint32_t first) {                          \
-        if (b->v_dtype == KV_F16)                                                                  \
-            values_##N(b, v, pos, end, acc, first, true);                                          \
-        else                                                                                       \
-            values_##N(b, v, pos, end, acc, first, false);                                         \
+    static void values_##N(const struct attn_block *b, const uint8_t *v, const float *sv,          \
+                           uint32_t d, uint32_t pos, uint32_t end, uint32_t first) {               \
+        switch (b->v_dtype) {                                                                      \
+        case KV_F16:                                                                               \
+            values_any_##N(b, v, sv, d, pos, end, first, KV_F16);                                  \
+            break;                                                                                 \
+        case KV_F32:                                                                               \
+            values_any_##N(b, v, sv, d, pos, end, first, KV_F32);                                  \
+            break;                                                                                 \
+        case KV_Q8_0:                                                                              \
+            values_any_##N(b, v, sv, d, pos, end, first, KV_Q8_0);                                 \
+            break;                                                                                 \
+        default:                                                                                   \
+            values_any_##N(b, v, sv, d, pos, end, first, KV_Q4_0);                                 \
+        }                                                                                          \
     }
 
-DEFINE_ATTN(1)
-DEFINE_ATTN(2)
-DEFINE_ATTN(3)
-DEFINE_ATTN(4)
-DEFINE_ATTN(5)
-DEFINE_ATTN(6)
+#define FOR_PAIRS(DEFINE) DEFINE(1) DEFINE(2) DEFINE(3) DEFINE(4) DEFINE(5) DEFINE(6)
+#define BY_PAIRS(name)                                                                             \
+    { NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6 }
+FOR_PAIRS(DEFINE_SCORES)
+FOR_PAIRS(DEFINE_SCALED_SCORES)
+FOR_PAIRS(DEFINE_VALUES)
 
 #define ATTN_PAIRS 6 /* 12 accumulators, two loads, one broadcast: 15 of 16 registers */
+#define SCALED_PAIRS 4
 typedef void (*scores_fn)(const struct attn_block *b, const uint8_t *k, float *s, uint32_t first);
-typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t end,
-                          float *acc, uint32_t first);
-static const scores_fn scores_fns[ATTN_PAIRS + 1] = {
-    NULL, scores_fn_1, scores_fn_2, scores_fn_3, scores_fn_4, scores_fn_5, scores_fn_6,
-};
-static const values_fn values_fns[ATTN_PAIRS + 1] = {
-    NULL, values_fn_1, values_fn_2, values_fn_3, values_fn_4, values_fn_5, values_fn_6,
-};
+typedef void (*scaled_fn)(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                          float *s, uint32_t first);
+typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, const float *sv, uint32_t d,
+                          uint32_t pos, uint32_t end, uint32_t first);
+static const scores_fn scores_by_pairs[ATTN_PAIRS + 1] = BY_PAIRS(scores);
+static const scaled_fn scaled_by_pairs[ATTN_PAIRS + 1] = BY_PAIRS(scaled);
+static const values_fn values_by_pairs[ATTN_PAIRS + 1] = BY_PAIRS(values);
 
-static void avx2_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n) {
-    for (uint32_t t = 0; t < n; t += 16)
+static void avx2_attn_scores(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                             uint32_t pos0, uint32_t n) {
+    const bool scaled = kv_is_scaled(b->k_dtype);
+    const uint32_t step = scaled ? 8 : 16, most = scaled ? SCALED_PAIRS : ATTN_PAIRS;
+    for (uint32_t t = 0; t < n; t += step) {
+        float *s = b->s + (size_t)(pos0 + t) / 16 * 16 * b->rh + t % 16;
         for (uint32_t first = 0, part; first < b->rh; first += part) {
-            part = MIN(ATTN_PAIRS, b->rh - first);
-            scores_fns[part](b, (const uint8_t *)k + t * kv_dtype_bytes(b->k_dtype),
-                             b->s + (size_t)(pos0 + t) * b->rh, first);
+            part = MIN(most, b->rh - first);
+            if (scaled)
+                scaled_by_pairs[part](b, k + (size_t)t * 4, ks + t, s, first);
+            else
+                scores_by_pairs[part](b, k + t * attn_v_bytes(b->k_dtype, 1), s, first);
         }
+    }
 }
 
 /* Ones in the lanes of the 8 positions from pos on that lie in [first, last]. */
@@ -363,15 +475,33 @@ static float avx2_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t 
     return 1.0f / (tree16(lo, hi) + kern_ref_exp(sink - most));
 }
 
-static void avx2_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                             uint32_t t1, uint32_t first, uint32_t end) {
-    size_t item = kv_dtype_bytes(b->v_dtype);
-    const uint8_t *vt = (const uint8_t *)v + ((size_t)t0 * b->head_dim + b->d0) * item;
-    for (uint32_t d = b->d0; d < b->d1; d += 16, vt += 16 * item)
-        for (uint32_t i = first, part; i < end; i += part) {
-            part = MIN(ATTN_PAIRS, end - i);
-            values_fns[part](b, vt, pos0 + t0, pos0 + t1, b->acc + d, i);
+#define V_SCALES 512 /* of some tokens, converted together */
+
+static void f16_to_f32(float *y, const uint16_t *x, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, load_kv((const uint8_t *)(x + i), 0, true));
+    for (; i < n; i++)
+        y[i] = _cvtsh_ss(x[i]);
+}
+
+static void avx2_attn_values(const struct attn_block *b, const uint8_t *v, const uint16_t *vs,
+                             uint32_t pos0, uint32_t t0, uint32_t t1, uint32_t first,
+                             uint32_t end) {
+    const size_t row = attn_v_bytes(b->v_dtype, b->head_dim), n_scales = b->head_dim / 32;
+    float sv[V_SCALES];
+    for (uint32_t t = t0, n; t < t1; t += n) {
+        n = t1 - t;
+        if (kv_is_scaled(b->v_dtype)) {
+            n = MIN(n, (uint32_t)(V_SCALES / n_scales));
+            f16_to_f32(sv, vs + t * n_scales, n * n_scales);
         }
+        for (uint32_t d = b->d0; d < b->d1; d += 16)
+            for (uint32_t i = first, part; i < end; i += part) {
+                part = MIN(ATTN_PAIRS, end - i);
+                values_by_pairs[part](b, v + t * row, sv, d, pos0 + t, pos0 + t + n, i);
+            }
+    }
 }
 
 static const struct kern_impl impl_avx2 = {

@@ -237,23 +237,84 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *p, intptr_t ahead, const int bytes
             scores_any_##N(b, k, s, n, false);                                                     \
     }
 
-DEFINE_SCORES(1)
-DEFINE_SCORES(2)
-DEFINE_SCORES(3)
-DEFINE_SCORES(4)
-DEFINE_SCORES(6)
-DEFINE_SCORES(8)
-DEFINE_SCORES(12)
+/* Scores of scaled K: per 32 columns the products of matmul_avx512.c's tiles, a lane is a token. K becomes
+ * unsigned by adding what the queries' tile takes off again. */
+#define Q_INIT(i)                                                                                  \
+    __m512i d##i = _mm512_set1_epi32(*(const int32_t *)(const void *)(act + R * 32 + (i)*4));
+#define Q_DOT(i) DOT_BCAST(d##i, w, act + (i)*32 + g * 4);
+#define Q_DOTS(i)                                                                                  \
+    DOT_BCAST(d##i, lo, act + (i)*32 + g * 8);                                                     \
+    DOT_BCAST(d##i, hi, act + (i)*32 + g * 8 + 4);
+#define Q_SCALE(i)                                                                                 \
+    __m512 t##i = _mm512_fmadd_ps(_mm512_castsi512_ps(d##i), sk, minus);                           \
+    FMA_BCAST(acc##i, t##i, act + R * 36 + (i)*4);
+#define Q_ZERO(i) __m512 acc##i = _mm512_setzero_ps();
+#define Q_STORE(i) _mm512_storeu_ps(s + (i)*16, acc##i);
+
+#define DEFINE_SCALED_SCORES(N)                                                                    \
+    ALWAYS_INLINE void scaled_tile_##N(const struct attn_block *b, const uint8_t *k,               \
+                                       const uint16_t *ks, float *s, const bool q4) {              \
+        enum { R = N };                                                                            \
+        const uint8_t *act = b->q_act;                                                             \
+        const size_t line = (size_t)b->block_tokens * 4;                                           \
+        ROWS_##N(Q_ZERO) for (uint32_t d = 0; d < b->head_dim; d += 32) {                          \
+            ROWS_##N(Q_INIT) if (q4) {                                                             \
+                _Pragma("GCC unroll 4") for (int g = 0; g < 4; g++, k += line) {                   \
+                    const __m512i low = _mm512_set1_epi8(15), both = _mm512_loadu_si512(k);        \
+                    __m512i lo = _mm512_and_si512(both, low);                                      \
+                    __m512i hi = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);                \
+                    fetch_ahead(k, b->ahead, 64);                                                  \
+                    ROWS_##N(Q_DOTS)                                                               \
+                }                                                                                  \
+            }                                                                                      \
+            else {                                                                                 \
+                _Pragma("GCC unroll 8") for (int g = 0; g < 8; g++, k += line) {                   \
+                    __m512i w = _mm512_xor_si512(_mm512_loadu_si512(k), _mm512_set1_epi8(-128));   \
+                    fetch_ahead(k, b->ahead, 64);                                                  \
+                    ROWS_##N(Q_DOT)                                                                \
+                }                                                                                  \
+            }                                                                                      \
+            __m512 sk = load_kv((const uint8_t *)ks, 0, true);                                     \
+            __m512 minus = _mm512_mul_ps(sk, _mm512_set1_ps(-KERN_MAGIC));                         \
+            fetch_ahead((const uint8_t *)ks, b->ahead, 64);                                        \
+            ROWS_##N(Q_SCALE) ks += b->block_tokens;                                               \
+            act += R * ACT_ROW_BYTES;                                                              \
+        }                                                                                          \
+        ROWS_##N(Q_STORE)                                                                          \
+    }                                                                                              \
+    static void scaled_##N(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,       \
+                           float *s, uint32_t n) {                                                 \
+        for (uint32_t t = 0; t < n; t += 16, s += 16 * N)                                          \
+            if (b->k_dtype == KV_Q4_0)                                                             \
+                scaled_tile_##N(b, k + (size_t)t * 4, ks + t, s, true);                            \
+            else                                                                                   \
+                scaled_tile_##N(b, k + (size_t)t * 4, ks + t, s, false);                           \
+    }
+
+/* Kernels for the numbers of pairs that a block may have. */
+#define BY_PAIRS(name)                                                                             \
+    {                                                                                              \
+        NULL, name##_1, name##_2, name##_3, name##_4, NULL, name##_6, NULL, name##_8, NULL, NULL,  \
+            NULL, name##_12,                                                                       \
+    }
+#define FOR_PAIRS(DEFINE) DEFINE(1) DEFINE(2) DEFINE(3) DEFINE(4) DEFINE(6) DEFINE(8) DEFINE(12)
+
+FOR_PAIRS(DEFINE_SCORES)
+FOR_PAIRS(DEFINE_SCALED_SCORES)
 
 typedef void (*scores_fn)(const struct attn_block *b, const uint8_t *k, float *s, uint32_t n);
-static const scores_fn scores_by_pairs[KERN_ATTN_ROWS + 1] = {
-    NULL, scores_1, scores_2, scores_3, scores_4, NULL,      scores_6,
-    NULL, scores_8, NULL,     NULL,     NULL,     scores_12,
-};
+typedef void (*scaled_fn)(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                          float *s, uint32_t n);
+static const scores_fn scores_by_pairs[KERN_ATTN_ROWS + 1] = BY_PAIRS(scores);
+static const scaled_fn scaled_by_pairs[KERN_ATTN_ROWS + 1] = BY_PAIRS(scaled);
 
-static void avx512_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0,
-                               uint32_t n) {
-    scores_by_pairs[b->rh](b, k, b->s + (size_t)pos0 * b->rh, n);
+static void avx512_attn_scores(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                               uint32_t pos0, uint32_t n) {
+    float *s = b->s + (size_t)pos0 * b->rh;
+    if (kv_is_scaled(b->k_dtype))
+        scaled_by_pairs[b->rh](b, k, ks, s, n);
+    else
+        scores_by_pairs[b->rh](b, k, s, n);
 }
 
 /* The lanes of the tile that starts at pos which lie in [first, last]. */
@@ -289,6 +350,30 @@ static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_
     return 1.0f / (tree16(sum) + kern_ref_exp(sink - most));
 }
 
+/* 32 values of a token, or (floats) the first 16; sv: the scale of these 32. A nibble picks its value from
+ * the sixteen products. */
+ALWAYS_INLINE void load_v(const uint8_t *v, const float *sv, __m512 *v0, __m512 *v1,
+                          const enum kv_dtype t, const bool two) {
+    if (!kv_is_scaled(t)) {
+        *v0 = load_kv(v, 0, t == KV_F16);
+        *v1 = two ? load_kv(v, 16, t == KV_F16) : *v0;
+        return;
+    }
+    const __m512 scale = _mm512_set1_ps(*sv);
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)v);
+    if (t == KV_Q8_0) {
+        __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(v + 16));
+        *v0 = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a)));
+        *v1 = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(c)));
+    } else {
+        const __m512 q = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+        __m512 products = _mm512_mul_ps(scale, q);
+        __m512i both = _mm512_cvtepu8_epi32(a); /* the index is a lane's low four bits */
+        *v0 = _mm512_permutexvar_ps(both, products);
+        *v1 = _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), products);
+    }
+}
+
 /* Values: a lane is a d. N pairs x 32 d in registers, one FMA chain over positions. */
 #define A_LOAD(i)                                                                                  \
     __m512 lo##i = _mm512_loadu_ps(acc + (i)*dim);                                                 \
@@ -302,74 +387,103 @@ static float avx512_attn_softmax(const struct attn_block *b, uint32_t i, uint32_
     if (two)                                                                                       \
         _mm512_storeu_ps(acc + (i)*dim + 16, hi##i);
 
+/* Calls f with the block's dtype as a constant behind the arguments. */
+#define BY_V_DTYPE(b, f, ...)                                                                      \
+    switch ((b)->v_dtype) {                                                                        \
+    case KV_F16:                                                                                   \
+        f(__VA_ARGS__, KV_F16);                                                                    \
+        break;                                                                                     \
+    case KV_F32:                                                                                   \
+        f(__VA_ARGS__, KV_F32);                                                                    \
+        break;                                                                                     \
+    case KV_Q8_0:                                                                                  \
+        f(__VA_ARGS__, KV_Q8_0);                                                                   \
+        break;                                                                                     \
+    default:                                                                                       \
+        f(__VA_ARGS__, KV_Q4_0);                                                                   \
+    }
+
 #define DEFINE_VALUES(N)                                                                           \
-    ALWAYS_INLINE void values_part_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos, \
-                                       uint32_t end, float *acc, const bool f16, const bool two) { \
-        const size_t dim = b->head_dim;                                                            \
-        ROWS_##N(A_LOAD) for (; pos < end; pos++, v += dim * (f16 ? 2 : 4)) {                      \
+    ALWAYS_INLINE void values_part_##N(const struct attn_block *b, const uint8_t *v,               \
+                                       const float *sv, uint32_t pos, uint32_t end, float *acc,    \
+                                       const enum kv_dtype t, const bool two) {                    \
+        const size_t dim = b->head_dim, row = attn_v_bytes(t, dim);                                \
+        ROWS_##N(A_LOAD) for (; pos < end; pos++, v += row, sv += dim / 32) {                      \
             const float *p = b->s + (size_t)(pos / 16) * (N * 16) + pos % 16;                      \
-            __m512 v0 = load_kv(v, 0, f16), v1 = two ? load_kv(v, 16, f16) : v0;                   \
-            fetch_ahead(v, b->ahead, f16 ? 64 : 128);                                              \
+            __m512 v0, v1;                                                                         \
+            load_v(v, sv, &v0, &v1, t, two);                                                       \
+            fetch_ahead(v, b->ahead, t == KV_F32 ? 128 : 64);                                      \
             ROWS_##N(A_FMA)                                                                        \
         }                                                                                          \
         ROWS_##N(A_STORE)                                                                          \
     }                                                                                              \
-    ALWAYS_INLINE void values_any_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,  \
-                                      uint32_t end, const bool f16) {                              \
-        v += b->d0 * (f16 ? 2u : 4u);                                                              \
-        for (uint32_t d = b->d0; d < b->d1; d += 32, v += 32 * (f16 ? 2 : 4)) {                    \
+    ALWAYS_INLINE void values_any_##N(const struct attn_block *b, const uint8_t *v,                \
+                                      const float *sv, uint32_t pos, uint32_t end,                 \
+                                      const enum kv_dtype t) {                                     \
+        for (uint32_t d = b->d0; d < b->d1; d += 32) {                                             \
+            const uint8_t *vd = v + attn_v_bytes(t, d);                                            \
             if (d + 32 <= b->d1)                                                                   \
-                values_part_##N(b, v, pos, end, b->acc + d, f16, true);                            \
+                values_part_##N(b, vd, sv + d / 32, pos, end, b->acc + d, t, true);                \
             else                                                                                   \
-                values_part_##N(b, v, pos, end, b->acc + d, f16, false);                           \
+                values_part_##N(b, vd, sv, pos, end, b->acc + d, t, false);                        \
         }                                                                                          \
     }                                                                                              \
-    static void values_##N(const struct attn_block *b, const uint8_t *v, uint32_t pos,             \
-                           uint32_t end) {                                                         \
-        if (b->v_dtype == KV_F16)                                                                  \
-            values_any_##N(b, v, pos, end, true);                                                  \
-        else                                                                                       \
-            values_any_##N(b, v, pos, end, false);                                                 \
+    static void values_##N(const struct attn_block *b, const uint8_t *v, const float *sv,          \
+                           uint32_t pos, uint32_t end) {                                           \
+        BY_V_DTYPE(b, values_any_##N, b, v, sv, pos, end)                                          \
     }
 
-DEFINE_VALUES(1)
-DEFINE_VALUES(2)
-DEFINE_VALUES(3)
-DEFINE_VALUES(4)
-DEFINE_VALUES(6)
-DEFINE_VALUES(8)
-DEFINE_VALUES(12)
+FOR_PAIRS(DEFINE_VALUES)
 
-typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t end);
-static const values_fn values_by_pairs[KERN_ATTN_ROWS + 1] = {
-    NULL, values_1, values_2, values_3, values_4, NULL,      values_6,
-    NULL, values_8, NULL,     NULL,     NULL,     values_12,
-};
+typedef void (*values_fn)(const struct attn_block *b, const uint8_t *v, const float *sv,
+                          uint32_t pos, uint32_t end);
+static const values_fn values_by_pairs[KERN_ATTN_ROWS + 1] = BY_PAIRS(values);
 
 /* The triangles at a chunk's end and at its window's start: one position, some of the pairs. */
-static void values_of(const struct attn_block *b, const uint8_t *v, uint32_t pos, uint32_t first,
-                      uint32_t end) {
+ALWAYS_INLINE void values_of(const struct attn_block *b, const uint8_t *v, const float *sv,
+                             uint32_t pos, uint32_t first, uint32_t end, const enum kv_dtype t) {
     const float *p = b->s + (size_t)(pos / 16) * b->rh * 16 + pos % 16;
-    for (uint32_t d = b->d0; d < b->d1; d += 16) {
-        __m512 vd = load_kv(v, d, b->v_dtype == KV_F16);
+    for (uint32_t d = b->d0; d < b->d1; d += 32) {
+        const bool two = d + 32 <= b->d1;
+        __m512 v0, v1;
+        load_v(v + attn_v_bytes(t, d), sv + d / 32, &v0, &v1, t, two);
         for (uint32_t i = first; i < end; i++) {
             float *acc = b->acc + (size_t)i * b->head_dim + d;
-            __m512 sum = _mm512_fmadd_ps(_mm512_set1_ps(p[i * 16]), vd, _mm512_loadu_ps(acc));
-            _mm512_storeu_ps(acc, sum);
+            const __m512 pi = _mm512_set1_ps(p[i * 16]);
+            _mm512_storeu_ps(acc, _mm512_fmadd_ps(pi, v0, _mm512_loadu_ps(acc)));
+            if (two)
+                _mm512_storeu_ps(acc + 16, _mm512_fmadd_ps(pi, v1, _mm512_loadu_ps(acc + 16)));
         }
     }
 }
 
-static void avx512_attn_values(const struct attn_block *b, const void *v, uint32_t pos0,
-                               uint32_t t0, uint32_t t1, uint32_t first, uint32_t end) {
-    const size_t row = b->head_dim * kv_dtype_bytes(b->v_dtype);
-    const uint8_t *vt = (const uint8_t *)v + t0 * row;
-    if (first == 0 && end == b->rh) {
-        values_by_pairs[b->rh](b, vt, pos0 + t0, pos0 + t1);
-        return;
+#define V_SCALES 512 /* of some tokens, converted together */
+
+static void f16_to_f32(float *y, const uint16_t *x, size_t n) {
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = tail_mask(n - i);
+        _mm512_mask_storeu_ps(y + i, m, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, x + i)));
     }
-    for (uint32_t t = t0; t < t1; t++, vt += row)
-        values_of(b, vt, pos0 + t, first, end);
+}
+
+static void avx512_attn_values(const struct attn_block *b, const uint8_t *v, const uint16_t *vs,
+                               uint32_t pos0, uint32_t t0, uint32_t t1, uint32_t first,
+                               uint32_t end) {
+    const size_t row = attn_v_bytes(b->v_dtype, b->head_dim), n_scales = b->head_dim / 32;
+    float sv[V_SCALES];
+    for (uint32_t t = t0, n; t < t1; t += n) {
+        n = t1 - t;
+        if (kv_is_scaled(b->v_dtype)) {
+            n = MIN(n, (uint32_t)(V_SCALES / n_scales));
+            f16_to_f32(sv, vs + t * n_scales, n * n_scales);
+        }
+        if (first == 0 && end == b->rh)
+            values_by_pairs[b->rh](b, v + t * row, sv, pos0 + t, pos0 + t + n);
+        else
+            for (uint32_t i = 0; i < n; i++)
+                BY_V_DTYPE(b, values_of, b, v + (t + i) * row, sv + i * n_scales, pos0 + t + i,
+                           first, end)
+    }
 }
 
 static const struct kern_impl impl_avx512 = {

@@ -159,32 +159,69 @@ static void ref_f32_to_f16(uint16_t *y, const float *x, size_t n) {
 
 /* --- attention --------------------------------------------------------------------------------- */
 
-static float kv_at(const void *p, enum kv_dtype t, size_t i) {
+static float float_at(const uint8_t *p, enum kv_dtype t, size_t i) {
     uint16_t half;
     float f;
     if (t == KV_F16) {
-        memcpy(&half, (const uint8_t *)p + 2 * i, 2);
+        memcpy(&half, p + 2 * i, 2);
         return quant_f16_to_f32(half);
     }
-    memcpy(&f, (const uint8_t *)p + 4 * i, 4);
+    memcpy(&f, p + 4 * i, 4);
     return f;
+}
+
+/* The quant of token t at d, in the orders of kv_layout.h. */
+static int32_t k_quant(const struct attn_block *b, const uint8_t *k, size_t t, size_t d) {
+    if (b->k_dtype == KV_Q8_0)
+        return (int8_t)k[(d / 4 * b->block_tokens + t) * 4 + d % 4];
+    const uint8_t two = k[(d / 8 * b->block_tokens + t) * 4 + d % 4];
+    return (d % 8 < 4 ? two & 15 : two >> 4) - 8;
+}
+
+static float v_at(const struct attn_block *b, const uint8_t *v, const uint16_t *vs, size_t t,
+                  size_t d) {
+    const size_t i = t * b->head_dim + d;
+    if (!kv_is_scaled(b->v_dtype))
+        return float_at(v, b->v_dtype, i);
+    const uint8_t two = v[i / 32 * 16 + d % 16];
+    int32_t q = b->v_dtype == KV_Q8_0 ? (int8_t)v[i] : (d % 32 < 16 ? two & 15 : two >> 4) - 8;
+    return quant_f16_to_f32(vs[i / KV_QBLOCK]) * (float)q;
 }
 
 static float *score_at(const struct attn_block *b, uint32_t i, uint32_t pos) {
     return b->s + ((size_t)(pos / KERN_LANES) * b->rh + i) * KERN_LANES + pos % KERN_LANES;
 }
 
-static void ref_attn_scores(const struct attn_block *b, const void *k, uint32_t pos0, uint32_t n) {
-    for (uint32_t t = 0; t < n; t++) {
-        float acc[KERN_ATTN_ROWS] = {0};
-        for (uint32_t d = 0; d < b->head_dim; d++) {
-            float kf = kv_at(k, b->k_dtype, (size_t)d * b->block_tokens + t);
-            for (uint32_t i = 0; i < b->rh; i++)
-                acc[i] = fmaf(b->qt[d * b->rh + i], kf, acc[i]);
-        }
-        for (uint32_t i = 0; i < b->rh; i++)
-            *score_at(b, i, pos0 + t) = acc[i];
+static float float_score(const struct attn_block *b, const uint8_t *k, uint32_t t, uint32_t i) {
+    float acc = 0.0f;
+    for (uint32_t d = 0; d < b->head_dim; d++)
+        acc = fmaf(b->qt[d * b->rh + i], float_at(k, b->k_dtype, (size_t)d * b->block_tokens + t),
+                   acc);
+    return acc;
+}
+
+static float quant_score(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                         uint32_t t, uint32_t i) {
+    float acc = 0.0f;
+    for (uint32_t block = 0; block < b->head_dim / KV_QBLOCK; block++) {
+        const uint8_t *act = b->q_act + block * act_block_bytes(b->rh);
+        const int8_t *q = (const int8_t *)act + i * KV_QBLOCK;
+        float sq, sk = quant_f16_to_f32(ks[block * b->block_tokens + t]);
+        int32_t idot = 0;
+        memcpy(&sq, act + b->rh * 36 + i * 4, 4);
+        for (uint32_t d = 0; d < KV_QBLOCK; d++)
+            idot += k_quant(b, k, t, block * KV_QBLOCK + d) * q[d];
+        acc = fmaf(sk * (float)idot, sq, acc);
     }
+    return acc;
+}
+
+static void ref_attn_scores(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                            uint32_t pos0, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t i = 0; i < b->rh; i++)
+            *score_at(b, i, pos0 + t) =
+                kv_is_scaled(b->k_dtype) ? quant_score(b, k, ks, t, i) : float_score(b, k, t, i);
 }
 
 static float ref_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t first, uint32_t last,
@@ -205,11 +242,11 @@ static float ref_attn_softmax(const struct attn_block *b, uint32_t i, uint32_t f
     return 1.0f / (tree16(lane) + kern_ref_exp(sink - m));
 }
 
-static void ref_attn_values(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                            uint32_t t1, uint32_t first, uint32_t end) {
+static void ref_attn_values(const struct attn_block *b, const uint8_t *v, const uint16_t *vs,
+                            uint32_t pos0, uint32_t t0, uint32_t t1, uint32_t first, uint32_t end) {
     for (uint32_t t = t0; t < t1; t++)
         for (uint32_t d = b->d0; d < b->d1; d++) {
-            float vf = kv_at(v, b->v_dtype, (size_t)t * b->head_dim + d);
+            float vf = v_at(b, v, vs, t, d);
             for (uint32_t i = first; i < end; i++) {
                 float *acc = &b->acc[(size_t)i * b->head_dim + d];
                 *acc = fmaf(*score_at(b, i, pos0 + t), vf, *acc);

@@ -9,12 +9,11 @@
 static const struct {
     const char *name;
     uint8_t bits; /* of a value */
-    bool scaled;
 } dtypes[KV_N_DTYPES] = {
-    [KV_F16] = {"f16", 16, false},
-    [KV_F32] = {"f32", 32, false},
-    [KV_Q8_0] = {"q8_0", 8, true},
-    [KV_Q4_0] = {"q4_0", 4, true},
+    [KV_F16] = {"f16", 16},
+    [KV_F32] = {"f32", 32},
+    [KV_Q8_0] = {"q8_0", 8},
+    [KV_Q4_0] = {"q4_0", 4},
 };
 
 const char *kv_dtype_name(enum kv_dtype t) {
@@ -26,7 +25,7 @@ size_t kv_run_bytes(enum kv_dtype t, uint32_t n_kv_head, uint32_t d_head, uint32
 }
 
 size_t kv_scale_bytes(enum kv_dtype t, uint32_t n_kv_head, uint32_t d_head, uint32_t block_tok) {
-    return dtypes[t].scaled ? (size_t)n_kv_head * (d_head / KV_QBLOCK) * block_tok * 2 : 0;
+    return kv_is_scaled(t) ? (size_t)n_kv_head * (d_head / KV_QBLOCK) * block_tok * 2 : 0;
 }
 
 size_t kv_range_place(const struct kv_layout_cfg *c, struct kv_place *p) {
@@ -38,7 +37,7 @@ size_t kv_range_place(const struct kv_layout_cfg *c, struct kv_place *p) {
 }
 
 static int check_cfg(const struct kv_layout_cfg *c, struct errbuf *eb) {
-    const bool scaled = dtypes[c->k_dtype].scaled || dtypes[c->v_dtype].scaled;
+    const bool scaled = kv_is_scaled(c->k_dtype) || kv_is_scaled(c->v_dtype);
     struct kv_place p;
     if (c->n_layer == 0 || c->n_layer > KV_MAX_RANGES)
         return err_set(eb, ERR_TOOBIG, "%u layers; a KV block has 1 to %u", c->n_layer,
@@ -108,7 +107,7 @@ static int32_t rint_clamped(float x, int32_t least, int32_t most) {
 
 bool kv_quant_row(int8_t *q, uint16_t *scale, const float *x, size_t n, enum kv_dtype t) {
     const bool q8 = t == KV_Q8_0;
-    CHECK(dtypes[t].scaled && n % KV_QBLOCK == 0);
+    CHECK(kv_is_scaled(t) && n % KV_QBLOCK == 0);
     for (size_t b = 0; b < n / KV_QBLOCK; b++, x += KV_QBLOCK, q += KV_QBLOCK) {
         float m = x[0];
         for (uint32_t i = 0; i < KV_QBLOCK; i++) {

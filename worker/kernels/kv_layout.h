@@ -25,6 +25,16 @@
 
 enum kv_dtype { KV_F16 = 0, KV_F32 = 1, KV_Q8_0 = 2, KV_Q4_0 = 3 };
 #define KV_N_DTYPES 4
+
+/* Rows carry a scale each KV_QBLOCK values. */
+static inline bool kv_is_scaled(enum kv_dtype t) {
+    return t == KV_Q8_0 || t == KV_Q4_0;
+}
+
+/* K's and V's, which are chosen apart. */
+struct kv_dtypes {
+    enum kv_dtype k, v;
+};
 const char *kv_dtype_name(enum kv_dtype t); /* "f16", "f32", "q8_0", "q4_0" */
 
 /* One layer's K (or V): the values' run, and the scales' that follows it (0 for floats). */

@@ -92,12 +92,12 @@ int fwd_new(struct fwd **ret, const struct model *m, const struct fwd_cfg *cfg, 
         .n_kv_head = hp->n_head_kv,
         .head_dim = hp->d_head,
         .block_tokens = cfg->block_tok,
-        .k_dtype = cfg->kv_dtype,
-        .v_dtype = cfg->kv_dtype,
+        .k_dtype = cfg->kv.k,
+        .v_dtype = cfg->kv.v,
         .scale = hp->attn_scale,
         .softcap = hp->attn_softcap,
     };
-    int rv = model_kv_layout(&f->layout, m, cfg->block_tok, cfg->kv_dtype, eb);
+    int rv = model_kv_layout(&f->layout, m, cfg->block_tok, cfg->kv, eb);
     if (rv >= 0 && (alloc_buffers(f) < 0 || alloc_scratch(f) < 0))
         rv = err_set(eb, ERR_NOMEM, "scratch for %u rows", cfg->max_rows);
     if (rv < 0) {

@@ -24,7 +24,7 @@ struct fwd_cfg {
     uint32_t max_logit_rows; /* rows with logits in one step; 0: max_rows */
     uint32_t max_ctx;        /* positions of a sequence; 0: the model's n_ctx */
     uint32_t block_tok;      /* B: 1..1024 */
-    enum kv_dtype kv_dtype;
+    struct kv_dtypes kv;
     const struct kern_ops *ops;
     struct kern_team *team;   /* borrowed; outlives the fwd; NULL: the caller alone */
     struct matmul_blas *blas; /* borrowed; NULL: exact numerics */

@@ -10,7 +10,7 @@
 #include "worker/model/model_digest.h"
 
 int kv_dtype_parse(const char *name, enum kv_dtype *ret) {
-    for (unsigned t = KV_F16; t <= KV_F32; t++)
+    for (unsigned t = 0; t < KV_N_DTYPES; t++)
         if (strcmp(name, kv_dtype_name((enum kv_dtype)t)) == 0) {
             *ret = (enum kv_dtype)t;
             return 0;
@@ -565,17 +565,28 @@ bool model_file_changed(const struct model *m) {
     return gguf_file_id_of(m->path, &now) < 0 || !gguf_file_id_equal(&now, &m->file);
 }
 
+static struct kv_layout_cfg layout_cfg(const struct model *m, uint32_t block_tok,
+                                       struct kv_dtypes t) {
+    return (struct kv_layout_cfg){.n_layer = m->hp.n_layer,
+                                  .n_kv_head = m->hp.n_head_kv,
+                                  .d_head = m->hp.d_head,
+                                  .block_tok = block_tok,
+                                  .k_dtype = t.k,
+                                  .v_dtype = t.v};
+}
+
 int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok,
-                    enum kv_dtype t, struct errbuf *eb) {
+                    struct kv_dtypes t, struct errbuf *eb) {
     uint32_t window[KV_MAX_RANGES];
     for (uint32_t i = 0; i < m->hp.n_layer; i++)
         window[i] = m->hp.layer[i].window;
-    const struct kv_layout_cfg c = {.n_layer = m->hp.n_layer,
-                                    .n_kv_head = m->hp.n_head_kv,
-                                    .d_head = m->hp.d_head,
-                                    .block_tok = block_tok,
-                                    .k_dtype = t,
-                                    .v_dtype = t,
-                                    .window = window};
+    struct kv_layout_cfg c = layout_cfg(m, block_tok, t);
+    c.window = window;
     return kv_layout_init(ret, &c, eb);
+}
+
+size_t model_page_bytes(const struct model *m, uint32_t block_tok, struct kv_dtypes t) {
+    const struct kv_layout_cfg c = layout_cfg(m, block_tok, t);
+    struct kv_place p;
+    return m->hp.n_layer * kv_range_place(&c, &p);
 }

@@ -20,7 +20,7 @@ struct packed_mat;
 struct quant_type;
 struct rope;
 
-/* "f16" or "f32", what attention reads; ERR_UNSUPPORTED. */
+/* By its kv_dtype_name(); ERR_UNSUPPORTED. */
 int kv_dtype_parse(const char *name, enum kv_dtype *ret);
 
 enum model_act { ACT_SILU, ACT_GELU_TANH, ACT_SWIGLU_OAI };
@@ -145,8 +145,6 @@ bool model_file_changed(const struct model *m);
 
 /* A KV page of block_tok positions, window layers last. Errors: kv_layout_init(). */
 int model_kv_layout(struct kv_layout *ret, const struct model *m, uint32_t block_tok,
-                    enum kv_dtype t, struct errbuf *eb);
+                    struct kv_dtypes t, struct errbuf *eb);
 /* Its page_bytes. */
-static inline size_t model_page_bytes(const struct model *m, uint32_t block_tok, enum kv_dtype t) {
-    return 2 * m->hp.n_layer * kv_run_bytes(t, m->hp.n_head_kv, m->hp.d_head, block_tok);
-}
+size_t model_page_bytes(const struct model *m, uint32_t block_tok, struct kv_dtypes t);

@@ -104,7 +104,8 @@ static void test_peer_output_gives_its_rate_or_an_error(void **state) {
     double rate = 0;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof(path), "%s/llama-bench", dir);
-    const struct bench_peer p = {.program = path, .model = "m", .kv_type = "f16", .threads = 1};
+    const struct bench_peer p = {
+        .program = path, .model = "m", .k_type = "f16", .v_type = "f16", .threads = 1};
     write_program(path, "echo '[{\"n_prompt\": 512, \"avg_ts\": 165.5}]'; echo chatter >&2");
     assert_int_equal(bench_peer_run(&p, 512, 0, 0, &rate, &eb), 0);
     assert_true(rate == 165.5);

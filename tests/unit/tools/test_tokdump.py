@@ -59,9 +59,9 @@ class Tokdump(unittest.TestCase):
         with urllib.request.urlopen(req, timeout=30) as r:
             return json.load(r)
 
-    def compare_with_worker(self, block, dtype):
+    def compare_with_worker(self, block, k, v):
         args = [WORKER, "--model", self.model, "--listen=127.0.0.1:0", "--threads=1", "--kv-bytes=16m", "--lame-duck-ms=0",
-                f"--block-tokens={block}", f"--kv-dtype={dtype}"]
+                f"--block-tokens={block}", f"--k-dtype={k}", f"--v-dtype={v}"]
         with subprocess.Popen(args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as worker:
             try:
                 port = re.search(r"\bport=(\d+)", worker.stdout.readline()).group(1)
@@ -72,7 +72,7 @@ class Tokdump(unittest.TestCase):
                 worker.terminate()
                 worker.wait(timeout=30)
         for want, mode in ((plain, []), (chat, ["--chat"])):
-            out = tokdump(*mode, "--block-tokens", str(block), "--kv-dtype", dtype, self.model, TEXT)
+            out = tokdump(*mode, "--block-tokens", str(block), "--k-dtype", k, "--v-dtype", v, self.model, TEXT)
             namespace = field("namespace", out)
             self.assertEqual(namespace, model["incipit"]["namespace"])
             self.assertEqual(tokens(out), want)
@@ -80,10 +80,16 @@ class Tokdump(unittest.TestCase):
             self.assertGreater(len(want), 3 * block)
 
     def test_says_what_a_worker_says(self):
-        self.compare_with_worker(32, "f16")
+        self.compare_with_worker(32, "f16", "f16")
 
-    def test_other_blocks_and_dtype_are_another_namespace(self):
-        self.compare_with_worker(16, "f32")
+    def test_other_blocks_and_dtypes_are_another_namespace(self):
+        self.compare_with_worker(16, "f32", "f16")
+
+    def test_quantised_kv_of_heads_it_does_not_fit_is_refused_by_name(self):
+        r = subprocess.run([WORKER, "--model", self.model, "--listen=127.0.0.1:0", "--k-dtype=q8_0"], env=ENV, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        self.assertNotEqual(r.returncode, 0)
+        self.assertRegex(r.stdout, r"--k-dtype q8_0, --v-dtype f16: .*heads of 16 .*multiples of 32 and 16")
 
     def test_given_namespace_is_taken(self):
         out = tokdump("--namespace", "ab" * 32, self.model, TEXT)

@@ -4,7 +4,7 @@
 
 #define MAX_POS 160
 #define MAX_PAGES 600
-#define MAX_DIM 80
+#define MAX_DIM 96
 
 /* One sequence with its K and V in pages of random garbage, and its queries. */
 struct world {
@@ -85,25 +85,48 @@ static void world_run(struct world *w, const struct kern_ops *ops, struct kern_t
         world_chunk(w, ops, team, pos, MIN(chunk, w->n_pos - pos));
 }
 
-static float stored(enum kv_dtype t, float f) {
-    return t == KV_F16 ? quant_f16_to_f32(quant_f32_to_f16(f)) : f;
+/* What attention reads of one head's row of K or V. */
+static void stored(enum kv_dtype t, const float *x, size_t n, double *ret) {
+    int8_t q[MAX_DIM];
+    uint16_t scale[MAX_DIM / KV_QBLOCK];
+    if (kv_is_scaled(t))
+        assert_true(kv_quant_row(q, scale, x, n, t));
+    for (size_t d = 0; d < n; d++)
+        ret[d] = kv_is_scaled(t) ? (double)quant_f16_to_f32(scale[d / KV_QBLOCK]) * q[d]
+                 : t == KV_F16   ? (double)quant_f16_to_f32(quant_f32_to_f16(x[d]))
+                                 : (double)x[d];
+}
+
+/* The scaled query, as scores read it: with scaled K rounded to 127 steps each way in blocks of 32. */
+static void asked(const struct attn_shape *s, const float *x, double *ret) {
+    for (size_t from = 0; from < s->head_dim; from += KV_QBLOCK) {
+        double most = 0;
+        for (size_t d = from; d < MIN(from + KV_QBLOCK, s->head_dim); d++)
+            most = MAX(most, fabs((double)(x[d] * s->scale)));
+        for (size_t d = from; d < MIN(from + KV_QBLOCK, s->head_dim); d++) {
+            ret[d] = (double)(x[d] * s->scale);
+            if (kv_is_scaled(s->k_dtype))
+                ret[d] = nearbyint((double)((float)ret[d] * (127.0f / (float)most))) * most / 127;
+        }
+    }
 }
 
 /* Plain attention in double from the rounded K and V. */
 static void check_against_double(const struct world *w, const char *what) {
     const struct attn_shape *s = &w->shape;
     size_t nq = (size_t)s->n_head * s->head_dim, nkv = (size_t)s->n_kv_head * s->head_dim;
-    double p[MAX_POS], o[MAX_DIM];
+    double p[MAX_POS], o[MAX_DIM], q[MAX_DIM], row_kv[MAX_DIM];
     for (uint32_t row = 0; row < w->n_pos; row++)
         for (uint32_t h = 0; h < s->n_head; h++) {
             size_t kv = h / (s->n_head / s->n_kv_head) * s->head_dim;
             const uint32_t from = s->window && row >= s->window ? row + 1 - s->window : 0;
             double m = s->sinks ? (double)s->sinks[h] : -INFINITY, z;
+            asked(s, w->q + row * nq + h * s->head_dim, q);
             for (uint32_t j = from; j <= row; j++) {
                 p[j] = 0;
+                stored(s->k_dtype, w->k + j * nkv + kv, s->head_dim, row_kv);
                 for (uint32_t d = 0; d < s->head_dim; d++)
-                    p[j] += (double)w->q[row * nq + h * s->head_dim + d] * (double)s->scale *
-                            (double)stored(s->k_dtype, w->k[j * nkv + kv + d]);
+                    p[j] += q[d] * row_kv[d];
                 if (s->softcap > 0)
                     p[j] = (double)s->softcap * tanh(p[j] / (double)s->softcap);
                 m = MAX(m, p[j]);
@@ -113,8 +136,9 @@ static void check_against_double(const struct world *w, const char *what) {
             for (uint32_t j = from; j <= row; j++) {
                 p[j] = exp(p[j] - m);
                 z += p[j];
+                stored(s->v_dtype, w->v + j * nkv + kv, s->head_dim, row_kv);
                 for (uint32_t d = 0; d < s->head_dim; d++)
-                    o[d] += p[j] * (double)stored(s->v_dtype, w->v[j * nkv + kv + d]);
+                    o[d] += p[j] * row_kv[d];
             }
             for (uint32_t d = 0; d < s->head_dim; d++) {
                 double err = fabs((double)w->out[row * nq + h * s->head_dim + d] - o[d] / z);
@@ -142,6 +166,12 @@ static const struct attn_shape shapes[] = {
     SHAPE(4, 2, 32, 4, KV_F16, KV_F16, 0.2f, ),
     SHAPE(3, 3, 20, 7, KV_F32, KV_F32, 0.2f, ),
     SHAPE(2, 1, 64, 1, KV_F16, KV_F16, 0.125f, ),
+    /* Scaled K and V, alike, apart and beside floats; three blocks of 32 a head; B no multiple of 32. */
+    SHAPE(9, 3, 64, 32, KV_Q8_0, KV_Q8_0, 0.125f, ),
+    SHAPE(9, 3, 64, 16, KV_Q4_0, KV_Q4_0, 0.125f, ),
+    SHAPE(14, 2, 32, 64, KV_Q8_0, KV_Q4_0, 0.2f, ),
+    SHAPE(4, 1, 96, 48, KV_Q4_0, KV_F16, 0.1f, .window = 50, .sinks = some_sinks),
+    SHAPE(3, 3, 32, 16, KV_F32, KV_Q8_0, 0.2f, .window = 5, .softcap = 2.0f),
     /* Windows of one position, of a piece of a page, of several pages, and wider than any chunk; caps
      * that bend and caps that clip; sinks. */
     SHAPE(9, 3, 64, 32, KV_F16, KV_F16, 0.125f, .window = 1),
@@ -165,7 +195,7 @@ static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state
     assert_int_equal(kern_team_new(&team, 3, NULL), 0);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct world w;
-        uint32_t n_pos = 97 + (uint32_t)i % 8 * 9;
+        uint32_t n_pos = 97 + (uint32_t)i % 7 * 9;
         world_open(&w, &r, shapes[i], n_pos);
         size_t n = (size_t)n_pos * shapes[i].n_head * shapes[i].head_dim;
         float *want = malloc(n * sizeof *want);
@@ -232,7 +262,7 @@ static void test_peaked_scores_give_the_winner(void **state) {
         for (size_t h = 0; h < 9; h++)
             for (size_t d = 0; d < 64; d++)
                 assert_true(w.out[(69 * 9 + h) * 64 + d] ==
-                            stored(w.shape.v_dtype, w.v[(33 * 3 + h / 3) * 64 + d]));
+                            quant_f16_to_f32(quant_f32_to_f16(w.v[(33 * 3 + h / 3) * 64 + d])));
     }
     world_close(&w);
 }
@@ -297,6 +327,87 @@ static void test_order_of_sums_is_the_contract(void **state) {
             assert_true(w.out[(N - 1) * D + d] == o[d] * rz);
     }
     world_close(&w);
+}
+
+/* The contract's order with scaled K and V: two blocks of 32, one position with a probability of 1. */
+static void test_order_of_scaled_sums_is_the_contract(void **state) {
+    (void)state;
+    enum { N = 3, D = 64 };
+    static const enum kv_dtype types[] = {KV_Q8_0, KV_Q4_0};
+    const struct kern_ops *t[2];
+    size_t n_tables = kern_tables(t);
+    struct rng r = {16};
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct world w;
+        struct attn_shape s = SHAPE(1, 1, D, 16, types[i], types[i], 0.25f, );
+        world_open(&w, &r, s, N);
+        int8_t k[N][D], v[N][D];
+        uint16_t sk[N][2], sv[N][2];
+        float p[N], m = -INFINITY, o[D] = {0}, z = 0.0f;
+        for (int j = 0; j < N; j++) {
+            assert_true(kv_quant_row(k[j], sk[j], w.k + j * D, D, types[i]));
+            assert_true(kv_quant_row(v[j], sv[j], w.v + j * D, D, types[i]));
+            p[j] = 0.0f;
+            for (int b = 0; b < 2; b++) {
+                float most = 0.0f;
+                int32_t idot = 0;
+                for (int d = b * 32; d < b * 32 + 32; d++)
+                    most = fmaxf(most, fabsf(w.q[(N - 1) * D + d] * 0.25f));
+                for (int d = b * 32; d < b * 32 + 32; d++)
+                    idot += k[j][d] *
+                            (int32_t)nearbyintf(w.q[(N - 1) * D + d] * 0.25f * (127.0f / most));
+                p[j] = fmaf(quant_f16_to_f32(sk[j][b]) * (float)idot, most / 127.0f, p[j]);
+            }
+            m = fmaxf(m, p[j]);
+        }
+        for (int j = 0; j < N; j++) {
+            p[j] = kern_ref_exp(p[j] - m);
+            for (int d = 0; d < D; d++)
+                o[d] = fmaf(p[j], quant_f16_to_f32(sv[j][d / 32]) * (float)v[j][d], o[d]);
+        }
+        z = (p[0] + p[2]) + p[1];
+        for (size_t n = 0; n < n_tables; n++) {
+            world_run(&w, t[n], NULL, N);
+            for (int d = 0; d < D; d++)
+                assert_true(w.out[(N - 1) * D + d] == o[d] * (1.0f / z));
+        }
+        world_close(&w);
+    }
+}
+
+/* What can't be rounded is told, wherever in the row it stands, for K and V of each dtype; the row that
+ * can, is not. */
+static void test_row_errors_are_told_for_each_dtype(void **state) {
+    (void)state;
+    static const struct {
+        float bad;
+        bool is_error[KV_N_DTYPES]; /* f16, f32, q8_0, q4_0 */
+    } cases[] = {
+        {NAN, {true, true, true, true}},
+        {-INFINITY, {true, true, true, true}},
+        {3e38f, {true, false, true, true}},
+        {8.4e6f, {true, false, true, true}},  /* 127 times the largest half and a bit */
+        {5.5e5f, {true, false, false, true}}, /* 8 times */
+        {7e4f, {true, false, false, false}},
+        {6e4f, {false, false, false, false}},
+    };
+    struct rng r = {17};
+    for (unsigned t = 0; t < KV_N_DTYPES; t++) {
+        struct world w;
+        struct attn_shape s = SHAPE(2, 2, 64, 16, (enum kv_dtype)t, (enum kv_dtype)t, 0.25f, );
+        world_open(&w, &r, s, 2);
+        const struct attn_kv_rows rows = {w.k, w.v, 128, 128, w.pages, 2, 0};
+        assert_true(attn_store_kv(kernels_pick(kern_isa, NULL), &w.shape, &rows));
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+            for (int at = 0; at < 4; at++) { /* first and last of K and of V */
+                float *x = (at < 2 ? w.k : w.v) + (at % 2 ? 255 : 0), was = *x;
+                *x = cases[i].bad;
+                assert_int_equal(attn_store_kv(kernels_pick(kern_isa, NULL), &w.shape, &rows),
+                                 !cases[i].is_error[t]);
+                *x = was;
+            }
+        world_close(&w);
+    }
 }
 
 /* Several sequences of different lengths in one call, rows with strides, equal single calls. */
@@ -377,6 +488,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_peaked_scores_give_the_winner),
         cmocka_unit_test(test_probability_ends_at_minus_60),
         cmocka_unit_test(test_order_of_sums_is_the_contract),
+        cmocka_unit_test(test_order_of_scaled_sums_is_the_contract),
+        cmocka_unit_test(test_row_errors_are_told_for_each_dtype),
         cmocka_unit_test(test_blocks_split_over_a_team_give_the_same_bits),
         cmocka_unit_test(test_batch_of_sequences_equals_single_calls),
     };

@@ -44,6 +44,7 @@ static void test_other_order_of_summation_is_noticed(void **state) {
 /* --- one instantiation alone computes something else --- */
 
 static const struct kern_impl *real;
+static unsigned wrong_dtype = KV_N_DTYPES;                       /* all */
 static uint32_t wrong_rows, wrong_pairs, wrong_first, wrong_end; /* 0: none */
 static bool wrong_split, wrong_cap, wrong_sink, wrong_window;
 
@@ -64,12 +65,21 @@ static void float_but(const struct mat_args *a, uint32_t begin, uint32_t end) {
         spoil(a->y + begin * KERN_LANES);
 }
 
-static void values_but(const struct attn_block *b, const void *v, uint32_t pos0, uint32_t t0,
-                       uint32_t t1, uint32_t first, uint32_t end) {
-    real->attn_values(b, v, pos0, t0, t1, first, end);
+static void values_but(const struct attn_block *b, const uint8_t *v, const uint16_t *vs,
+                       uint32_t pos0, uint32_t t0, uint32_t t1, uint32_t first, uint32_t end) {
+    real->attn_values(b, v, vs, pos0, t0, t1, first, end);
+    if ((wrong_dtype != KV_N_DTYPES && b->v_dtype != wrong_dtype))
+        return;
     if (b->rh == wrong_pairs || (first && first == wrong_first) ||
         (first == 0 && end == wrong_end) || (wrong_split && b->d1 - b->d0 < b->head_dim))
         spoil(b->acc + (size_t)(end - 1) * b->head_dim + b->d0);
+}
+
+static void scores_but(const struct attn_block *b, const uint8_t *k, const uint16_t *ks,
+                       uint32_t pos0, uint32_t n) {
+    real->attn_scores(b, k, ks, pos0, n);
+    if (b->k_dtype == wrong_dtype && b->rh == wrong_pairs)
+        spoil(b->s + (size_t)pos0 * b->rh);
 }
 
 static float softmax_but(const struct attn_block *b, uint32_t i, uint32_t first, uint32_t last,
@@ -106,10 +116,14 @@ static void test_each_instantiation_is_in_the_digest(void **state) {
     }
     wrong_rows = 0;
     static const uint8_t pairs[] = {1, 2, 3, 4, 6, 8, 12};
-    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
-        wrong_pairs = pairs[i];
-        assert_true(is_noticed(&values));
-    }
+    struct kern_impl scores = *real;
+    scores.attn_scores = scores_but;
+    for (wrong_dtype = 0; wrong_dtype < KV_N_DTYPES; wrong_dtype++)
+        for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+            wrong_pairs = pairs[i];
+            assert_true(is_noticed(&values));
+            assert_true(is_noticed(&scores));
+        }
     wrong_pairs = 0;
     for (wrong_first = 1; wrong_first < KERN_ATTN_ROWS; wrong_first++)
         assert_true(is_noticed(&values));

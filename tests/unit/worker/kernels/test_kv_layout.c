@@ -1,7 +1,6 @@
 /* test_kv_layout.c - pages of every dtype against golden bytes; what the layout refuses.
  *
- * The quantised dtypes' bytes are fixed here before attention reads them: rows are rounded by
- * kv_quant_row() and laid by the offsets of kv_layout. argv[1]: tests/golden/kv_layout.txt. */
+ * Rows are stored as the forward pass stores them. argv[1]: tests/golden/kv_layout.txt. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +9,7 @@
 #include <math.h>
 
 #include "common/digest.h"
-#include "worker/kernels/kv_layout.h"
+#include "worker/kernels/attn_paged.h"
 #include "worker/kernels/quant.h"
 
 #define L 3
@@ -41,45 +40,28 @@ static float value(uint32_t i) {
     }
 }
 
-/* Writes one token's row of one head as the header says. */
-static void store(uint8_t *vals, uint8_t *scales, enum kv_dtype t, bool is_k, uint32_t h,
-                  uint32_t tok, const float *x) {
-    int8_t q[D];
-    uint16_t s;
-    for (uint32_t d = 0; d < D && t == KV_F32; d++)
-        memcpy(vals + 4 * (is_k ? (h * D + d) * B + tok : (h * B + tok) * D + d), &x[d], 4);
-    for (uint32_t d = 0; d < D && t == KV_F16; d++) {
-        uint16_t half = quant_f32_to_f16(x[d]);
-        memcpy(vals + 2 * (is_k ? (h * D + d) * B + tok : (h * B + tok) * D + d), &half, 2);
-    }
-    if (t == KV_F16 || t == KV_F32)
-        return;
-    assert_true(kv_quant_row(q, &s, x, D, t));
-    memcpy(scales + 2 * (h * B + tok), &s, 2);
-    for (uint32_t d = 0; d < D && t == KV_Q8_0; d++)
-        vals[is_k ? ((h * (D / 4) + d / 4) * B + tok) * 4 + d % 4 : (h * B + tok) * D + d] =
-            (uint8_t)q[d];
-    for (uint32_t g = 0; g < D / 8 && t == KV_Q4_0 && is_k; g++)
-        for (uint32_t j = 0; j < 4; j++)
-            vals[((h * (D / 8) + g) * B + tok) * 4 + j] =
-                (uint8_t)((q[8 * g + j] + 8) | (q[8 * g + 4 + j] + 8) << 4);
-    for (uint32_t j = 0; j < 16 && t == KV_Q4_0 && !is_k; j++)
-        vals[(h * B + tok) * 16 + j] = (uint8_t)((q[j] + 8) | (q[j + 16] + 8) << 4);
-}
-
+/* As the forward pass writes it, a token at a time. */
 static void fill_page(const struct kv_layout *l, uint8_t *page) {
-    float x[D];
+    float x[2][H * D];
     for (uint32_t layer = 0; layer < L; layer++)
-        for (uint32_t tok = 0; tok < B; tok++)
-            for (uint32_t h = 0; h < H; h++)
-                for (int is_v = 0; is_v < 2; is_v++) {
-                    const struct kv_place *p = &l->layer[layer];
-                    uint32_t first = (((uint32_t)is_v * L + layer) * B + tok) * H + h;
-                    for (uint32_t d = 0; d < D; d++)
-                        x[d] = value(first * D + d);
-                    store(page + (is_v ? p->v : p->k), page + (is_v ? p->v_scale : p->k_scale),
-                          is_v ? l->cfg.v_dtype : l->cfg.k_dtype, !is_v, h, tok, x);
-                }
+        for (uint32_t tok = 0; tok < B; tok++) {
+            const struct kv_place *p = &l->layer[layer];
+            const struct attn_shape shape = {.n_head = H,
+                                             .n_kv_head = H,
+                                             .head_dim = D,
+                                             .block_tokens = B,
+                                             .k_dtype = l->cfg.k_dtype,
+                                             .v_dtype = l->cfg.v_dtype,
+                                             .k_off = p->k,
+                                             .k_scale_off = p->k_scale,
+                                             .v_off = p->v,
+                                             .v_scale_off = p->v_scale};
+            const struct attn_kv_rows rows = {x[0], x[1], H * D, H * D, &page, 1, tok};
+            for (uint32_t is_v = 0; is_v < 2; is_v++)
+                for (uint32_t i = 0; i < H * D; i++)
+                    x[is_v][i] = value(((is_v * L + layer) * B + tok) * H * D + i);
+            assert_true(attn_store_kv(kernels_pick(NULL, NULL), &shape, &rows));
+        }
 }
 
 static enum kv_dtype dtype_of(const char *name) {

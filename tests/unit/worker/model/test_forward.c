@@ -70,12 +70,11 @@ static int setup(void **state) {
         .max_logit_rows = 40,
         .max_ctx = BLOCK * MAX_PAGES,
         .block_tok = BLOCK,
-        .kv_dtype = KV_F16,
         .ops = ops,
         .team = f.team,
     };
     assert_int_equal(fwd_new(&f.fwd, f.tiny.model, &cfg, &eb), 0);
-    f.page_bytes = model_page_bytes(f.tiny.model, BLOCK, KV_F16);
+    f.page_bytes = model_page_bytes(f.tiny.model, BLOCK, (struct kv_dtypes){KV_F16, KV_F16});
     f.n_vocab = f.tiny.model->hp.n_vocab;
     f.n_embd = f.tiny.model->hp.n_embd;
     *state = &f;

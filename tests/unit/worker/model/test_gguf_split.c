@@ -133,12 +133,12 @@ static void run(const struct model *m, float *logits) {
         .max_logit_rows = 1,
         .max_ctx = BLOCK,
         .block_tok = BLOCK,
-        .kv_dtype = KV_F16,
         .ops = kernels_pick(NULL, &eb),
         .team = team,
     };
     assert_int_equal(fwd_new(&fwd, m, &cfg, &eb), 0);
-    size_t page_bytes = (model_page_bytes(m, BLOCK, KV_F16) + 63) & ~(size_t)63;
+    size_t page_bytes =
+        (model_page_bytes(m, BLOCK, (struct kv_dtypes){KV_F16, KV_F16}) + 63) & ~(size_t)63;
     uint8_t *page = aligned_alloc(64, page_bytes);
     assert_non_null(page);
     memset(page, 0, page_bytes);

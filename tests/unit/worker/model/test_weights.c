@@ -175,7 +175,10 @@ static void test_load_gives_hparams_and_digest(void **state) {
     digest_sha256(bytes, len, want);
     assert_memory_equal(f->model->digest, want, DIGEST_BYTES);
     /* 2 layers of K and V, 2 heads of 16, 32 tokens, 2 bytes */
-    assert_int_equal(model_page_bytes(f->model, 32, KV_F16), 2 * 2 * 2 * 16 * 32 * 2);
+    assert_int_equal(model_page_bytes(f->model, 32, (struct kv_dtypes){KV_F16, KV_F16}),
+                     2 * 2 * 2 * 16 * 32 * 2);
+    assert_int_equal(model_page_bytes(f->model, 32, (struct kv_dtypes){KV_F16, KV_F32}),
+                     2 * 3 * 2 * 16 * 32 * 2);
 }
 
 #define KEYS(name, call)                                                                           \
@@ -255,7 +258,8 @@ static void test_windows_order_the_ranges(void **state) {
     assert_int_equal(load(f, &(struct edit){.add_keys = keys_window}), 0);
     assert_int_equal(f->model->hp.layer[0].window, 512);
     assert_int_equal(f->model->hp.layer[1].window, 0);
-    assert_int_equal(model_kv_layout(&l, f->model, 32, KV_F16, &f->eb), 0);
+    assert_int_equal(model_kv_layout(&l, f->model, 32, (struct kv_dtypes){KV_F16, KV_F16}, &f->eb),
+                     0);
     assert_int_equal(l.n_full, 1);
     assert_int_equal(l.layer[0].range, 1);
     assert_int_equal(l.layer[1].range, 0);
@@ -495,8 +499,10 @@ static void test_kv_dtype_names(void **state) {
     enum kv_dtype t = KV_F16;
     assert_int_equal(kv_dtype_parse("f32", &t), 0);
     assert_int_equal(t, KV_F32);
-    assert_int_equal(kv_dtype_parse("q8_0", &t), ERR_UNSUPPORTED);
-    assert_int_equal(t, KV_F32);
+    assert_int_equal(kv_dtype_parse("q4_0", &t), 0);
+    assert_int_equal(t, KV_Q4_0);
+    assert_int_equal(kv_dtype_parse("q5_0", &t), ERR_UNSUPPORTED);
+    assert_int_equal(t, KV_Q4_0);
 }
 
 int main(void) {
