@@ -53,4 +53,5 @@ int bench_args(const struct cfg_table *t, void *cfg, const char *usage, int argc
 
 /* Subcommands; argv[0] is the subcommand's name. Exit codes: 0, 1 failed, 2 usage. */
 int bench_engine_main(int argc, char **argv);
+int bench_perplexity_main(int argc, char **argv);
 int bench_transfer_main(int argc, char **argv);

@@ -8,6 +8,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"engine", "prefill and decode of a model, beside llama-bench", bench_engine_main},
+    {"perplexity", "of a text for each KV dtype", bench_perplexity_main},
     {"transfer", "fetch and put of blocks through a cache node, beside raw sockets",
      bench_transfer_main},
 };

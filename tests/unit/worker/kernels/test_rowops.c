@@ -183,6 +183,13 @@ static void test_softcap_over_the_whole_range_of_floats(void **state) {
     assert_true(kern_ref_softcap(INFINITY, 30.0f) == 30.0f &&
                 kern_ref_softcap(-1e30f, 30.0f) == -30.0f);
     assert_true(signbit(kern_ref_softcap(-0.0f, 30.0f)));
+    for (size_t k = 0; k < n_tables; k++) { /* the joint itself, in vectors and in their tail */
+        for (size_t i = 0; i < 19; i++)
+            got[i] = i % 2 ? -0x1p-4f : 0x1p-4f;
+        t[k]->softcap(got, 19, 1.0f);
+        for (size_t i = 0; i < 19; i++)
+            assert_true(got[i] == kern_ref_softcap(i % 2 ? -0x1p-4f : 0x1p-4f, 1.0f));
+    }
     /* The formula's own bits on both sides of the joint. */
     float x = 0x1.fffffep-5f, x2 = x * x;
     assert_true(kern_ref_softcap(x, 1.0f) ==
