@@ -17,25 +17,6 @@ uint64_t checksum_xxh3(const void *p, size_t n) {
     return XXH3_64bits(p, n);
 }
 
-struct checksum_stream *checksum_stream_new(void) {
-    XXH3_state_t *s = XXH3_createState();
-    if (s)
-        XXH3_64bits_reset(s);
-    return (struct checksum_stream *)s;
-}
-void checksum_stream_free(struct checksum_stream *s) {
-    XXH3_freeState((XXH3_state_t *)s);
-}
-void checksum_stream_reset(struct checksum_stream *s) {
-    XXH3_64bits_reset((XXH3_state_t *)s);
-}
-void checksum_stream_update(struct checksum_stream *s, const void *p, size_t n) {
-    XXH3_64bits_update((XXH3_state_t *)s, p, n);
-}
-uint64_t checksum_stream_digest(const struct checksum_stream *s) {
-    return XXH3_64bits_digest((const XXH3_state_t *)s);
-}
-
 uint64_t checksum_of_sums(const uint64_t *sums, size_t n, const uint8_t id[CHECKSUM_ID_BYTES]) {
     /* Through bytes, so that a big-endian host would compute the same. */
     uint8_t bytes[8 * CHECKSUM_MAX_RANGES + CHECKSUM_ID_BYTES];

@@ -8,14 +8,6 @@
 
 uint64_t checksum_xxh3(const void *p, size_t n);
 
-/* Streaming XXH3-64, for bytes that arrive in pieces. */
-struct checksum_stream; /* opaque, heap */
-struct checksum_stream *checksum_stream_new(void);
-void checksum_stream_free(struct checksum_stream *s);
-void checksum_stream_reset(struct checksum_stream *s);
-void checksum_stream_update(struct checksum_stream *s, const void *p, size_t n);
-uint64_t checksum_stream_digest(const struct checksum_stream *s);
-
 /* A block's payload is a run of ranges (one a layer), each with an XXH3-64 of its own. The block
  * checksum is XXH3-64 over (the range sums as u64 little-endian || the 32 bytes of the block's id),
  * so that bytes belong to their id: another block's bytes with their own sums do not fit. */

@@ -57,7 +57,6 @@ struct http_req {
         uint64_t number;
     } notes[HTTP_NOTES];
     uint32_t n_notes;
-    void *data;
     void (*gone_cb)(struct http_req *r, void *arg);
     void *gone_arg;
     void (*drained_cb)(struct http_req *r, void *arg);

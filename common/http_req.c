@@ -187,18 +187,6 @@ void http_req_note_text(struct http_req *r, const char *key, const char *text) {
     r->notes[r->n_notes++].text = text;
 }
 
-uint64_t http_req_start_ns(const struct http_req *r) {
-    return r->start_ns;
-}
-
-void http_req_set_data(struct http_req *r, void *data) {
-    r->data = data;
-}
-
-void *http_req_data(const struct http_req *r) {
-    return r->data;
-}
-
 void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *arg), void *arg) {
     r->gone_cb = cb;
     r->gone_arg = arg;

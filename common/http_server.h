@@ -102,9 +102,6 @@ struct str http_req_header(const struct http_req *r, const char *name);
 struct str http_req_body(const struct http_req *r); /* NUL-terminated behind n */
 /* Value of key in the query, undecoded; p is NULL when there is none. */
 struct str http_req_query_get(const struct http_req *r, const char *key);
-uint64_t http_req_start_ns(const struct http_req *r); /* first byte of the head, uv_hrtime() */
-void http_req_set_data(struct http_req *r, void *data);
-void *http_req_data(const struct http_req *r);
 /* cb at most once, before the request's end, never from inside a call on r. */
 void http_req_on_gone(struct http_req *r, void (*cb)(struct http_req *r, void *arg), void *arg);
 bool http_req_is_gone(const struct http_req *r);

@@ -147,10 +147,6 @@ uint32_t kv_client_nodes_up(const struct kv_client *c) {
     return n;
 }
 
-uint32_t kv_client_n_nodes(const struct kv_client *c) {
-    return c->cfg.n_addrs;
-}
-
 void kv_client_node_info(const struct kv_client *c, uint32_t node, struct kv_node_info *ret) {
     CHECK(node < c->cfg.n_addrs);
     const struct kv_node *n = &c->nodes[node];
@@ -658,19 +654,3 @@ static int unary_start(struct kv_client *c, const struct kv_call_ops *ops, uint3
     }
 KV_ADMIN_CALLS(X)
 #undef X
-
-UNARY_DELIVER(lookup_node, lookup_res)
-int kv_client_lookup_node(struct kv_client *c, uint32_t node, uint32_t ns,
-                          const struct block_id *ids, uint32_t n, uint32_t deadline_ms,
-                          kv_lookup_node_cb cb, void *arg, struct kv_call **ret) {
-    if (node >= c->cfg.n_addrs || ns >= c->n_ns)
-        return ERR_INVALID;
-    if (c->nodes[node].ns_handle[ns] == 0)
-        return ERR_UNAVAILABLE;
-    struct msg_lookup_req m = {.ns = c->nodes[node].ns_handle[ns], .n_ids = n, .ids = ids};
-    struct buf *out = kv_client_out(c);
-    int rv = wire_msg_lookup_req_encode(&c->scratch, &m, out);
-    return rv < 0 ? rv
-                  : unary_start(c, &lookup_node_ops, node, WIRE_LOOKUP, deadline_ms,
-                                (void (*)(void))cb, arg, ret);
-}

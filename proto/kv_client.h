@@ -72,7 +72,6 @@ struct kv_node_info {
     int last_err;        /* why it is not UP; 0: never tried or UP */
     char last_text[160]; /* the same for a human */
 };
-uint32_t kv_client_n_nodes(const struct kv_client *c);
 void kv_client_node_info(const struct kv_client *c, uint32_t node, struct kv_node_info *ret);
 
 /* ---- namespaces ---- */
@@ -218,10 +217,3 @@ void kv_call_cancel(struct kv_call *call);
                          struct kv_call **ret);
 KV_ADMIN_CALLS(X)
 #undef X
-
-/* Lookup of arbitrary ids at one node, as given (tools). */
-typedef void (*kv_lookup_node_cb)(void *arg, int rv, const char *text,
-                                  const struct msg_lookup_res *ret);
-int kv_client_lookup_node(struct kv_client *c, uint32_t node, uint32_t ns,
-                          const struct block_id *ids, uint32_t n, uint32_t deadline_ms,
-                          kv_lookup_node_cb cb, void *arg, struct kv_call **ret);

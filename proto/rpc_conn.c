@@ -616,10 +616,6 @@ uint64_t rpc_conn_idle_ns(const struct rpc_conn *c) {
     return clock_mono_ns(c->cfg.clk) - c->last_read_ns;
 }
 
-void rpc_conn_set_arg(struct rpc_conn *c, void *arg) {
-    c->arg = arg;
-}
-
 void *rpc_conn_user(const struct rpc_conn *c) {
     return c->user;
 }
@@ -634,10 +630,6 @@ uint32_t rpc_conn_grants(const struct rpc_conn *c) {
 
 void rpc_conn_set_grants(struct rpc_conn *c, uint32_t grants) {
     c->grants = grants;
-}
-
-bool rpc_conn_is_tcp(const struct rpc_conn *c) {
-    return c->is_tcp;
 }
 
 bool rpc_conn_is_closed(const struct rpc_conn *c) {

@@ -132,13 +132,11 @@ uint64_t rpc_conn_frame_ns(const struct rpc_conn *c);
 uint64_t rpc_conn_frame_begin_ns(const struct rpc_conn *c);
 
 /* The owner's notes on the connection. */
-void rpc_conn_set_arg(struct rpc_conn *c, void *arg);
 void *rpc_conn_user(const struct rpc_conn *c);
 void rpc_conn_set_user(struct rpc_conn *c, void *user);
 /* Bits with the owner's meaning; rpc_server compares them with a method's needs. */
 uint32_t rpc_conn_grants(const struct rpc_conn *c);
 void rpc_conn_set_grants(struct rpc_conn *c, uint32_t grants);
-bool rpc_conn_is_tcp(const struct rpc_conn *c);
 bool rpc_conn_is_closed(const struct rpc_conn *c);
 const char *rpc_conn_peer(const struct rpc_conn *c);
 void rpc_conn_set_limits(struct rpc_conn *c, const struct wire_limits *lim);

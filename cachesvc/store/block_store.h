@@ -360,7 +360,6 @@ enum store_tier_state {
     TIER_CLEAN = 3,
     TIER_DIRTY = 4
 };
-const char *store_tier_state_name(uint8_t state);
 
 int block_store_inspect(const struct block_store *s, uint32_t ns, const struct block_id *id,
                         struct store_block_info *ret);

@@ -14,11 +14,6 @@ static bool matches(const struct block_store *s, const struct dir_entry *e,
     return !f->by_time || (e->time_ms >= f->time_from_ms && e->time_ms <= f->time_to_ms);
 }
 
-const char *store_tier_state_name(uint8_t state) {
-    static const char *const names[] = {"none", "reading", "writing", "clean", "dirty"};
-    return state < ARRAY_LEN(names) ? names[state] : "?";
-}
-
 static void describe(const struct block_store *s, uint32_t idx, struct store_block_info *ret) {
     const struct dir_entry *e = store_at(s, idx);
     const struct origin *o = origins_at(&s->origins, (uint32_t)e->origin);
