@@ -1,6 +1,6 @@
 /* fuzz_tokenizer.c - any text through each algorithm, and any bytes as a vocabulary.
  *
- * Byte 0 chooses: 0-3 a BPE pre-tokenizer, 4 SPM, 5 the vocabulary itself. Text is cut into parts at
+ * Byte 0 chooses: 0-7 a BPE pre-tokenizer (enum pretok_kind), 8 SPM, 9 the vocabulary itself. Text is cut into parts at
  * bytes 0xFE; every second part is the template's. Held: no control token comes out of a user's bytes, and
  * what goes in comes out again. */
 #include "common/check.h"

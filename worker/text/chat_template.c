@@ -113,10 +113,11 @@ static const struct family_row {
     bool drops_thoughts; /* of earlier answers, up to </think> */
 } families[] = {
 #define CHATML_ROW                                                                                 \
-    {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},                     \
-        {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"}, "<|im_start|>assistant\n"
-    [CHAT_FAMILY_CHATML] = {"chatml", CHATML_ROW},
-    [CHAT_FAMILY_SMOLLM2] = {"smollm2", CHATML_ROW},
+    .open = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},             \
+    .close = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"},                                     \
+    .generation = "<|im_start|>assistant\n"
+    [CHAT_FAMILY_CHATML] = {.name = "chatml", CHATML_ROW},
+    [CHAT_FAMILY_SMOLLM2] = {.name = "smollm2", CHATML_ROW},
     [CHAT_FAMILY_LLAMA3] = {"llama-3",
                             {"<|start_header_id|>system<|end_header_id|>\n\n",
                              "<|start_header_id|>user<|end_header_id|>\n\n",
@@ -154,7 +155,7 @@ static const struct family_row {
                              .writes_bos = true,
                              .alternates = true,
                              .eos_closes = true},
-    [CHAT_FAMILY_QWEN3] = {"qwen3", CHATML_ROW, .drops_thoughts = true},
+    [CHAT_FAMILY_QWEN3] = {.name = "qwen3", CHATML_ROW, .drops_thoughts = true},
 };
 
 struct chat_template {
