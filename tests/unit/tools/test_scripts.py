@@ -207,13 +207,13 @@ class Demonstration(unittest.TestCase):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                requests.append((self.path, request))  # before the answer, which the test waits for
                 is_chat = self.path == "/v1/chat/completions"
                 self.send_response(chat_status if is_chat else 200)
                 self.end_headers()
                 event = {"choices": [{"text": " eight", "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}}
                 self.wfile.write(chat_body if is_chat else
                                  f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode())
-                requests.append((self.path, request))
 
             def log_message(self, *args):
                 pass
