@@ -183,13 +183,13 @@ static const struct attn_shape shapes[] = {
     SHAPE(3, 3, 20, 7, KV_F32, KV_F32, 0.2f, .window = 10, .softcap = 50.0f, .sinks = some_sinks),
 };
 
-/* Every shape, cut in chunks of many sizes, on every table, alone and with a team: one result, which is
- * near double's. The whole prompt in one chunk on the reference is the truth. */
+/* Every shape, cut in chunks of many sizes, on the table under test, alone and with a team: one result,
+ * which is near double's. The whole prompt in one chunk on the reference is the truth. */
 static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state) {
     (void)state;
     static const uint32_t chunks[] = {1, 2, 3, 5, 12, 13, 31, 32, 64, MAX_POS};
     const struct kern_ops *t[2];
-    size_t n_tables = kern_tables(t);
+    const struct kern_ops *own = t[kern_tables(t) - 1];
     struct rng r = {7};
     struct kern_team *team;
     assert_int_equal(kern_team_new(&team, 3, NULL), 0);
@@ -204,14 +204,13 @@ static void test_output_depends_on_neither_chunk_nor_table_nor_team(void **state
         check_against_double(&w, "reference");
         memcpy(want, w.out, n * sizeof *want);
         memcpy(pages, w.mem, w.n_pages * w.page_bytes);
-        for (size_t k = 0; k < n_tables; k++)
-            for (size_t c = 0; c < ARRAY_LEN(chunks); c++) {
-                char what[64];
-                snprintf(what, sizeof what, "shape %zu %s chunk %u", i, t[k]->name, chunks[c]);
-                world_run(&w, t[k], c % 2 ? team : NULL, chunks[c]);
-                assert_same_bits(w.out, want, n, what);
-                assert_memory_equal(pages, w.mem, w.n_pages * w.page_bytes);
-            }
+        for (size_t c = 0; c < ARRAY_LEN(chunks); c++) {
+            char what[64];
+            snprintf(what, sizeof what, "shape %zu %s chunk %u", i, own->name, chunks[c]);
+            world_run(&w, own, c % 2 ? team : NULL, chunks[c]);
+            assert_same_bits(w.out, want, n, what);
+            assert_memory_equal(pages, w.mem, w.n_pages * w.page_bytes);
+        }
         free(want);
         free(pages);
         world_close(&w);
