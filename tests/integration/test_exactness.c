@@ -331,7 +331,7 @@ int main(int argc, char **argv) {
         else if (c == 'm')
             mkmodel = optarg;
         else if (c == 'f')
-            few = true, n_random = 60;
+            few = true, n_random = 30;
         else
             return 2;
     }
