@@ -18,6 +18,7 @@
 #include "cachesvc/svc.h"
 #include "common/check.h"
 #include "common/process.h"
+#include "tests/support/resident.h"
 #include "tests/integration/raw_client.h"
 
 #define CHAIN 8u
@@ -322,15 +323,6 @@ static void test_one_at_its_worst_stops_nobody(void **state) {
 }
 
 /* ---- memory ---- */
-
-static uint64_t resident_bytes(void) {
-    unsigned long long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%*u %llu", &pages), 1);
-    fclose(f);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
 
 static bool are_gone(void *arg) {
     struct rpc_server_stats st;

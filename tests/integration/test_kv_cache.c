@@ -4,6 +4,7 @@
  *
  * On a tiny model, and on a real one when INCIPIT_TEST_MODEL names it. */
 #include "common/check.h"
+#include "tests/support/greedy.h"
 #include "tests/support/tiny_model.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/quant.h"
@@ -45,14 +46,6 @@ static void generation_close(struct generation *g) {
         free(g->pages[i]);
 }
 
-static int32_t argmax(const float *x, uint32_t n) {
-    uint32_t at = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (x[i] > x[at])
-            at = i;
-    return (int32_t)at;
-}
-
 /* Bytes of the first whole page after each step must stay what they were. */
 static bool first_page_kept(const struct generation *g, uint8_t *copy, uint32_t step) {
     if (step == 0)
@@ -88,7 +81,7 @@ static bool generate(const struct model *m, struct generation *g, bool cached) {
                                   .hidden = hidden};
         CHECK(fwd_step(f, &s, 1) == 0);
         memcpy(g->hidden + i * n_embd, hidden + (n - pos0 - 1) * n_embd, n_embd * sizeof(float));
-        g->tok[n] = argmax(logits, m->hp.n_vocab);
+        g->tok[n] = greedy(logits, m->hp.n_vocab);
         ok = first_page_kept(g, copy, i) && ok;
     }
     g->kv_rows = fwd_stats(f).kv_rows;

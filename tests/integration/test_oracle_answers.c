@@ -5,6 +5,7 @@
  *
  * INCIPIT_WRITE_ANSWERS=FILE writes the Q4_1 answers instead of comparing them; make_answers.py merges
  * them (tests/golden/numbers/README.md). Needs INCIPIT_TEST_MODEL; skipped without. */
+#include "tests/support/greedy.h"
 #include "tests/integration/oracle_common.h"
 
 #include <jansson.h>
@@ -15,14 +16,6 @@
 
 #define MAX_NEW 64
 #define MAX_PROMPT 256
-
-static uint32_t argmax(const float *z, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (z[i] > z[best])
-            best = i;
-    return best;
-}
 
 static json_t *load_answers(void) {
     json_error_t e;
@@ -49,7 +42,7 @@ static uint32_t answer(struct oracle_run *run, const int32_t *prompt, uint32_t n
     assert_non_null(z);
     oracle_step(run, prompt, n, 0, 1, z);
     while (made < MAX_NEW) {
-        int32_t t = (int32_t)argmax(z, n_vocab);
+        int32_t t = greedy(z, n_vocab);
         if (t == 0 || t == 2) /* <|endoftext|>, <|im_end|> */
             break;
         ret[made++] = t;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "tests/support/greedy.h"
 #include "tests/support/tiny_model.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/quant.h"
@@ -167,14 +168,6 @@ static double worst_difference(const float *have, const float *want, uint32_t n)
     return diff / most;
 }
 
-static int32_t argmax(const float *x, uint32_t n) {
-    uint32_t at = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (x[i] > x[at])
-            at = i;
-    return (int32_t)at;
-}
-
 static void check_case(const struct arch_case *c) {
     struct run r;
     struct golden g;
@@ -190,14 +183,14 @@ static void check_case(const struct arch_case *c) {
             if (g.pos[p] >= at && g.pos[p] < at + n)
                 worst = MAX(worst, worst_difference(r.logits + (g.pos[p] - at) * n_vocab,
                                                     g.logits[p], n_vocab));
-        next = argmax(r.logits + (n - 1) * n_vocab, n_vocab);
+        next = greedy(r.logits + (n - 1) * n_vocab, n_vocab);
     }
     print_message("%-16s largest difference %.1e of the largest logit\n", c->name, worst);
     assert_true(worst < 1e-4);
     for (uint32_t i = 0; i < g.n_greedy; i++) {
         assert_int_equal(next, g.greedy[i]);
         step(&r, &next, g.n_tok + i, 1);
-        next = argmax(r.logits, n_vocab);
+        next = greedy(r.logits, n_vocab);
     }
     golden_close(&g);
     run_close(&r);

@@ -8,6 +8,7 @@
  * INCIPIT_TEST_GEMMA (tools/dev/get-model gemma3) adds a model with windows. The others need
  * INCIPIT_TEST_MODEL (SmolLM2-135M-Instruct.Q4_1.gguf); the F32 and F16 copies are made from it
  * by mkmodel in a temporary folder. Without the model every test here is skipped. */
+#include "tests/support/greedy.h"
 #include "tests/integration/oracle_common.h"
 
 #include <math.h>
@@ -52,14 +53,6 @@ static double position_kl(const struct oracle_ref *r, uint32_t pos, const float 
     return kl + exp(rest) * (rest - log(MAX(1.0 - q_sum, 1e-30)));
 }
 
-static uint32_t argmax(const float *z, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (z[i] > z[best])
-            best = i;
-    return best;
-}
-
 struct sums {
     double kl, diff, diff2;
     uint32_t same, n;
@@ -68,7 +61,7 @@ struct sums {
 static void add_position(struct sums *s, const struct oracle_ref *r, uint32_t pos, const float *z) {
     double lz = log_z(z, r->n_vocab);
     s->kl += position_kl(r, pos, z, lz);
-    s->same += argmax(z, r->n_vocab) == oracle_id(r, pos, 0);
+    s->same += greedy(z, r->n_vocab) == (int32_t)oracle_id(r, pos, 0);
     /* By how many nats we find the text's next token less likely than the reference does. */
     double d = (double)oracle_next_lp(r, pos) - ((double)z[r->tok[pos + 1]] - lz);
     s->diff += d;

@@ -17,15 +17,6 @@
 #include "worker/kernels/quant.h"
 #include "worker/model/gguf_file.h"
 
-static const struct quant_type *type_by_name(const char *name) {
-    size_t n;
-    const struct quant_type *t = quant_type_table(&n);
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(t[i].name, name) == 0)
-            return &t[i];
-    return NULL;
-}
-
 /* Matrices take the new type; vectors (norms, RoPE divisors) stay as they are. */
 static uint32_t new_type(const struct gguf_tensor *t, const struct quant_type *to) {
     return t->n_dims > 1 && t->ne[0] % to->block_items == 0 ? to->dtype : t->type;
@@ -147,7 +138,7 @@ int main(int argc, char **argv) {
     bool ok = true;
     for (int c; (c = getopt_long(argc, argv, "h", opts, NULL)) != -1;) {
         if (c == 't')
-            type = type_by_name(optarg);
+            type = quant_type_named(optarg);
         else if (c == 'f')
             from = optarg;
         else if (c == 'a') /* before the options that change it */

@@ -5,18 +5,6 @@
 #include "common/check.h"
 #include "worker/kernels/kern_impl.h"
 
-static float bits_f32(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static uint32_t f32_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
 static float tree16(float a[KERN_LANES]) {
     for (int w = KERN_LANES / 2; w >= 1; w /= 2)
         for (int l = 0; l < w; l++)

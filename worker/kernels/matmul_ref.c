@@ -4,18 +4,6 @@
 
 #include "worker/kernels/kern_impl.h"
 
-static float bits_f32(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static uint32_t f32_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
 /* Half to even for |x| < 2^22: the sum has its unit at 1. */
 static int32_t rint_even(float x) {
     return (int32_t)(f32_bits(x + KERN_MAGIC) - KERN_MAGIC_BITS);

@@ -2,18 +2,6 @@
 
 #include <math.h>
 
-static uint32_t f32_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static float f32_from_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
 static uint16_t load_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
@@ -27,12 +15,12 @@ float quant_f16_to_f32(uint16_t h) {
     uint32_t exp = (h >> 10) & 0x1fu;
     uint32_t man = h & 0x3ffu;
     if (exp == 0x1f) /* infinity or NaN; a signalling NaN comes out quiet, as from F16C */
-        return f32_from_bits(sign | 0x7f800000u | man << 13 | (man ? 0x400000u : 0));
+        return bits_f32(sign | 0x7f800000u | man << 13 | (man ? 0x400000u : 0));
     if (exp == 0) { /* zero or denormal: man * 2^-24, exact */
         float f = (float)man * 0x1p-24f;
-        return f32_from_bits(sign | f32_bits(f));
+        return bits_f32(sign | f32_bits(f));
     }
-    return f32_from_bits(sign | (exp + 112) << 23 | man << 13);
+    return bits_f32(sign | (exp + 112) << 23 | man << 13);
 }
 
 uint16_t quant_f32_to_f16(float f) {
@@ -45,7 +33,7 @@ uint16_t quant_f32_to_f16(float f) {
         return (uint16_t)(sign | 0x7c00u);
     if (abs < 0x38800000u) { /* below 2^-14: a half denormal, in steps of 2^-24 */
         /* Adding 0.5 puts the unit in the last place at 2^-24: the sum rounds half to even there. */
-        float r = f32_from_bits(abs) + 0.5f;
+        float r = bits_f32(abs) + 0.5f;
         return (uint16_t)(sign | (f32_bits(r) - 0x3f000000u));
     }
     /* Round the 13 lost bits half to even; a carry runs into the exponent as it should. */
@@ -66,7 +54,7 @@ static void f16_dequant(float *dst, const void *src, size_t n) {
 static void bf16_dequant(float *dst, const void *src, size_t n) {
     const uint8_t *p = src;
     for (size_t i = 0; i < n; i++)
-        dst[i] = f32_from_bits((uint32_t)load_u16(p + 2 * i) << 16);
+        dst[i] = bits_f32((uint32_t)load_u16(p + 2 * i) << 16);
 }
 
 static void q4_0_dequant(float *dst, const void *src, size_t n) {
@@ -175,7 +163,7 @@ static void iq4_xs_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
 /* u8 e: 2^(e - 128), half of the format's scale as the values are doubled; nibbles. */
 static void mxfp4_unit(struct quant_unit *ret, const uint8_t *p, uint32_t i) {
     (void)i;
-    ret->d = f32_from_bits((uint32_t)(p[0] + 12u) << 23) * 0x1p-13f;
+    ret->d = bits_f32((uint32_t)(p[0] + 12u) << 23) * 0x1p-13f;
     ret->dmin = 0.0f;
     read_nibbles(ret, p + 1);
     ret->sc[0] = ret->sc[1] = 1;
@@ -315,6 +303,13 @@ const char *quant_bad_text(const struct quant_type *t) {
 const struct quant_type *quant_type_find(uint32_t dtype) {
     for (size_t i = 0; i < ARRAY_LEN(quant_types); i++)
         if (quant_types[i].dtype == dtype)
+            return &quant_types[i];
+    return NULL;
+}
+
+const struct quant_type *quant_type_named(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(quant_types); i++)
+        if (strcmp(quant_types[i].name, name) == 0)
             return &quant_types[i];
     return NULL;
 }

@@ -76,8 +76,21 @@ struct quant_type {
     void (*dequant)(float *dst, const void *src, size_t n);
 };
 
+/* A single and its IEEE bits. */
+static inline float bits_f32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+static inline uint32_t f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
 /* NULL for a type we do not compute with. */
 const struct quant_type *quant_type_find(uint32_t dtype);
+const struct quant_type *quant_type_named(const char *name);
 /* All rows of the table; ret_n gets their number. For tests and help texts. */
 const struct quant_type *quant_type_table(size_t *ret_n);
 

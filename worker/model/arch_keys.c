@@ -353,7 +353,8 @@ static int refuse_unknown_keys(struct reader *r) {
         struct gguf_str name = {kv->key.p + prefix, kv->key.len - prefix};
         if (is_read(r->arch, name) || is_off(kv, name))
             continue;
-        return err_set(r->eb, ERR_UNSUPPORTED, "key '%.*s' is set; what it does is not implemented",
+        return err_set(r->eb, ERR_UNSUPPORTED,
+                       "key '%.*s' asks for what this worker does not compute",
                        (int)MIN(kv->key.len, (size_t)80), kv->key.p);
     }
     return 0;

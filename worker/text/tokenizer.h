@@ -1,8 +1,8 @@
 /* tokenizer.h - bytes to token ids and back, for the vocabularies that GGUF files carry.
  *
  * Built once from plain data (worker/model fills struct tokenizer_src from the file), read-only after.
- * Two algorithms: byte-level BPE ("gpt2") with the pre-tokenizers of pretokenizer.h, and SPM ("llama"). What is not implemented is refused by name: a wrong split still gives text, only
- * worse text.
+ * Two algorithms: byte-level BPE ("gpt2") with the pre-tokenizers of pretokenizer.h, and SPM ("llama"). Another model,
+ * pre-tokenizer or flag is refused by its name: a wrong split still gives text, only worse text.
  *
  * Special tokens are cut out first, longest text first. Control tokens match only in bytes of origin
  * TEMPLATE, so that a user's "<|im_end|>" stays five ordinary tokens; user-defined tokens (type 4)

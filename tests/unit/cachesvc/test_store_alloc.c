@@ -1,5 +1,6 @@
 /* The hot path of the store allocates nothing; a store that cannot have its memory says so and
  * leaks none. */
+#include "tests/support/resident.h"
 #include "tests/unit/cachesvc/store_fixture.h"
 
 #include <malloc.h>
@@ -104,15 +105,6 @@ static void test_a_block_costs_128_bytes_at_most(void **state) {
         assert_true(d.n_table <= 2 * cap && d.n_table >= 2 * (cap - 1));
         dir_fini(&d);
     }
-}
-
-static uint64_t resident_bytes(void) {
-    unsigned long long size, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%llu %llu", &size, &resident), 2);
-    fclose(f);
-    return resident * 4096;
 }
 
 /* C12: slots much larger than the smallest cost what they are, not what there might have been: 1 TiB

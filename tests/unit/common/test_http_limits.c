@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include "common/process.h"
+#include "tests/support/resident.h"
 #include "tests/unit/common/http_fixture.h"
 
 /* A10: 65 idle connections made /healthz answer 503 for 75 s. The one that is idle longest gives way. */
@@ -162,15 +163,6 @@ static bool no_conns(void *arg) {
     struct http_server_stats st;
     http_server_stats(((struct fixture *)arg)->s, &st);
     return st.conns == 0;
-}
-
-static uint64_t resident_bytes(void) {
-    unsigned long long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%*u %llu", &pages), 1);
-    fclose(f);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 /* Bodies of many clients that grow side by side cost what they have, and nothing when they are gone: the heap kept

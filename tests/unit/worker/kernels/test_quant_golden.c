@@ -10,16 +10,6 @@
 
 static const char *golden_path;
 
-static const struct quant_type *type_by_name(const char *name) {
-    size_t n;
-    const struct quant_type *t = quant_type_table(&n);
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(t[i].name, name) == 0)
-            return &t[i];
-    fail_msg("type %s", name);
-    return NULL;
-}
-
 static uint8_t hex_byte(const char *p) {
     unsigned v = 0;
     for (int i = 0; i < 2; i++)
@@ -40,7 +30,7 @@ static void test_weights_are_those_of_another_reader(void **state) {
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
         char *rest = line;
-        const struct quant_type *t = type_by_name(strtok_r(rest, " ", &rest));
+        const struct quant_type *t = quant_type_named(strtok_r(rest, " ", &rest));
         const char *bytes = strtok_r(rest, " ", &rest), *want = strtok_r(rest, "\n", &rest);
         uint8_t block[256];
         float got[256], w[256], most = 0;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "tests/support/greedy.h"
 #include "tests/support/tiny_model.h"
 #include "worker/kernels/kern_threads.h"
 #include "worker/kernels/kernels.h"
@@ -106,14 +107,6 @@ static void pages_close(struct pages *p) {
         free(p->table[i]);
 }
 
-static int32_t argmax(const float *x, uint32_t n) {
-    uint32_t at = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (x[i] > x[at])
-            at = i;
-    return (int32_t)at;
-}
-
 #define N_PROMPT 4
 #define N_GEN 6
 #define N_ALL (N_PROMPT + N_GEN)
@@ -152,7 +145,7 @@ static void generate(struct fixture *f, struct trace *t, bool cached) {
         };
         assert_int_equal(fwd_step(f->fwd, &s, 1), 0);
         memcpy(t->hidden[i], hidden[n - pos0 - 1], sizeof(t->hidden[i]));
-        t->tok[n] = argmax(logits, f->n_vocab);
+        t->tok[n] = greedy(logits, f->n_vocab);
     }
     t->kv_rows = fwd_stats(f->fwd).kv_rows - before;
     pages_close(&p);
