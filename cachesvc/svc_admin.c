@@ -132,8 +132,7 @@ static const char *refusal(int rv) {
     case ERR_NOSPACE:
         return "the removal log is full: flush the namespace, or evict by writer or group";
     case ERR_INVALID:
-        return "ids (with their namespace), writer or group: one of them; times in order and not "
-               "to come";
+        return "'before_ms' is more than 10 minutes ahead of this node's clock";
     case ERR_BUSY:
         return "too many removals are under way";
     default:
@@ -235,6 +234,10 @@ int svc_evict(void *arg, struct rpc_call *call, struct errbuf *eb) {
         return err_set(eb, ERR_INVALID, "Evict: nothing says which blocks (Flush removes all)");
     if (m.n_ids && !m.digest.n)
         return err_set(eb, ERR_INVALID, "Evict: ids without 'digest', the namespace they are in");
+    if ((m.n_ids > 0) + (m.writer.n > 0) + (m.group != 0) > 1)
+        return err_set(eb, ERR_INVALID, "Evict: ids, 'writer' and 'group': only one of them");
+    if (m.to_ms && m.from_ms >= m.to_ms)
+        return err_set(eb, ERR_INVALID, "Evict: 'from_ms' is not before 'to_ms'");
     rv = svc_filter_ns(call, &m.digest, &f, eb);
     if (rv < 0)
         return rv;

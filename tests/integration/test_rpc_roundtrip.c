@@ -172,6 +172,20 @@ static void test_evict_and_flush(void **state) {
     assert_int_equal(c.rv, ERR_INVALID); /* the node guesses no namespace */
     assert_non_null(strstr(c.text, "'digest'"));
     assert_int_equal(node_lookup(f, 5, 8, 0), 8);
+    const struct {
+        struct msg_evict_req m;
+        const char *word;
+    } refused[] = {{{.from_ms = 2000, .to_ms = 2000}, "'from_ms' is not before 'to_ms'"},
+                   {{.from_ms = 1, .group = 1, .writer = {ids[0].b, 16}}, "only one of them"},
+                   {{.from_ms = 1, .before_ms = 1ull << 60}, "'before_ms'"}};
+    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
+        c = (struct admin_call){0};
+        assert_int_equal(kv_client_evict(f->client, 0, &refused[i].m, 5000, on_evict, &c, &k), 0);
+        assert_true(test_loop_until(&f->tl, &c.done));
+        assert_int_equal(c.rv, ERR_INVALID);
+        assert_non_null(strstr(c.text, refused[i].word));
+    }
+    assert_int_equal(node_lookup(f, 5, 8, 0), 8);
     c = (struct admin_call){0};
     m.digest = (struct msg_bytes){f->ns_digest, DIGEST_BYTES};
     assert_int_equal(kv_client_evict(f->client, 0, &m, 5000, on_evict, &c, &k), 0);
