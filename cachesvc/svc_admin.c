@@ -132,7 +132,7 @@ static const char *refusal(int rv) {
     case ERR_NOSPACE:
         return "the removal log is full: flush the namespace, or evict by writer or group";
     case ERR_INVALID:
-        return "'before_ms' is more than 10 minutes ahead of this node's clock";
+        return "'before_ms' is too far ahead of this node's clock";
     case ERR_BUSY:
         return "too many removals are under way";
     default:
