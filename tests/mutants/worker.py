@@ -81,7 +81,7 @@ mutant("parts-of-a-split-model-not-watched", "worker/model/gguf_file.c",
 mutant("a-word-cut-under-a-token", "worker/text/tokenizer_spm.c", "t->glue[b / 32] |= 1u << (b % 32);", "(void)b;",
        "unit/worker/text/tokenizer_spm")
 mutant("heads-may-take-for-ever", "common/http_server.c", "    http_conn_arm(&c->conn, c->s->cfg.head_timeout_ms);",
-       "    http_conn_arm(&c->conn, UINT32_MAX / 2);", "unit/common/http_server")
+       "    http_conn_arm(&c->conn, UINT32_MAX / 2);", "unit/common/http_limits")
 mutant("fetched-blocks-counted-twice", "worker/sched/engine_thread.c", "        METRIC_INC(e->cfg.met, fetch_block_total);",
        "        METRIC_ADD(e->cfg.met, fetch_block_total, 2);", PREFIX + " unit/worker/sched/engine_metrics")
 mutant("client-that-reads-nothing-stays", "common/http_conn.c",
